@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules as values: operations, steps, binary form, and the interpreter that proves them. Pure; numpy only."""
+
+from .builder import Builder as Builder
+from .operation import DTYPES as DTYPES
+from .operation import Operation as Operation
+from .operation import can_reduce as can_reduce
+from .operation import fnv1a as fnv1a
+from .operation import item_size as item_size
+from .value import COPY as COPY
+from .value import FILL as FILL
+from .value import INPUT as INPUT
+from .value import OUTPUT as OUTPUT
+from .value import RECV as RECV
+from .value import REDUCE as REDUCE
+from .value import SCRATCH as SCRATCH
+from .value import SEND as SEND
+from .value import WHOLE as WHOLE
+from .value import Place as Place
+from .value import Plan as Plan
+from .value import Schedule as Schedule
