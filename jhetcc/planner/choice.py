@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..schedule import Operation, Plan, Schedule
-from . import direct, direct_reduce
+from . import direct, direct_reduce, halving_doubling, ring, tree
 from .common import chunk_bytes as agreed_chunk_bytes
 from .layout import Layout
 
@@ -34,6 +34,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "direct": Algorithm(direct.fits, direct.build, direct.seconds),
     "one_shot": Algorithm(direct_reduce.fits, direct_reduce.build_one_shot, direct_reduce.one_shot_seconds),
     "two_shot": Algorithm(direct_reduce.fits, direct_reduce.build_two_shot, direct_reduce.two_shot_seconds),
+    "halving_doubling": Algorithm(halving_doubling.fits, halving_doubling.build, halving_doubling.seconds),
+    "ring": Algorithm(ring.fits, ring.build, ring.seconds),
+    "tree": Algorithm(tree.fits, tree.build, tree.seconds),
 }
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ __all__ = ["After", "Builder"]
 
 After = int | tuple[int, int]  # a step (the same iteration of it), or (step, distance)
 
-_ALIGN = 64  # scratch places begin on cache lines
+_CACHE_LINE = 64
 
 
 class Builder:
@@ -43,6 +44,7 @@ class Builder:
         self.operation = operation
         self.input_bytes = operation.input_bytes(plan.size)
         self.output_bytes = operation.output_bytes(plan.size)
+        self._align = math.lcm(_CACHE_LINE, operation.itemsize)  # of scratch places
         self._scratch = 0
         self._steps: list[tuple[int, bool, int, int, int, Place]] = []
         self._sources: list[Sequence[Place]] = []
@@ -63,7 +65,7 @@ class Builder:
         offset = self._scratch
         count = iterations(length, self.chunk_bytes)
         extent = length if count <= slots else slots * self.chunk_bytes
-        self._scratch = offset + -(-extent // _ALIGN) * _ALIGN
+        self._scratch = offset + -(-extent // self._align) * self._align
         return Place(SCRATCH, offset, 0 if count <= slots else slots)
 
     def send(self, peer: int, source: Place, length: int, stream: int = 0, after: Iterable[After] = ()) -> int:
