@@ -3,6 +3,7 @@
 // kernels.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -173,14 +174,11 @@ inline void integerElement(DataType type, ReduceOp op, const std::vector<const u
   __int128 value = integerAt(type, at[0]);
   for (size_t k = 1; k < at.size(); ++k) {
     const __int128 next = integerAt(type, at[k]);
-    if (op == ReduceOp::kMax)
-      value = value > next ? value : next;
-    else if (op == ReduceOp::kMin)
-      value = value < next ? value : next;
-    else
-      value = op == ReduceOp::kSum ? value + next
-                                   : static_cast<__int128>(static_cast<uint64_t>(value)) * static_cast<uint64_t>(next);
-    if (op == ReduceOp::kSum || op == ReduceOp::kProd) value = static_cast<uint64_t>(value);
+    const auto left = static_cast<uint64_t>(value), right = static_cast<uint64_t>(next);
+    if (op == ReduceOp::kMax) value = std::max(value, next);
+    if (op == ReduceOp::kMin) value = std::min(value, next);
+    if (op == ReduceOp::kSum) value = left + right;  // the low bits are all that is kept
+    if (op == ReduceOp::kProd) value = left * right;
   }
   const auto low = static_cast<uint64_t>(value);
   std::memcpy(out, &low, sizeOf(type));
