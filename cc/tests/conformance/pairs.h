@@ -3,6 +3,7 @@
 #pragma once
 
 #include "conformance/harness.h"
+#include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
 
 namespace jhetcc::transport::conformance {
@@ -29,6 +30,21 @@ class SimInstantPair : public SimPair {
   }
 };
 
-#define JHETCC_TRANSPORTS SimPair, SimInstantPair
+inline const SystemClock& systemClock() {
+  static const SystemClock clock;
+  return clock;
+}
+
+inline EndpointPair makeShmLocal() {
+  Result<EndpointPair> made = shm::createLocalPair({}, "rank 0 -> rank 1", "rank 1 -> rank 0", systemClock());
+  REQUIRE_MESSAGE(made.isOk(), made.status().message());
+  return std::move(made).value();
+}
+class ShmLocalPair : public Pair {
+ public:
+  ShmLocalPair() : Pair(makeShmLocal()) {}
+};
+
+#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair
 
 }  // namespace jhetcc::transport::conformance
