@@ -2,6 +2,10 @@
 // The transports the suite runs on.
 #pragma once
 
+#include <sys/socket.h>
+
+#include <thread>
+
 #include "conformance/harness.h"
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
@@ -45,6 +49,39 @@ class ShmLocalPair : public Pair {
   ShmLocalPair() : Pair(makeShmLocal()) {}
 };
 
-#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair
+/// Two ends in this process, made as two processes would.
+inline EndpointPair makeShmSockets(const shm::Options& options) {
+  int sockets[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+  const int64_t deadline_ns = systemClock().nowNs() + 10'000 * kNsPerMs;
+  std::unique_ptr<Endpoint> joined;
+  Status join_status;
+  std::thread joiner([&] {
+    auto made = shm::create(Fd(sockets[1]), false, options, "rank 1 -> rank 0", deadline_ns, systemClock());
+    join_status = made.status();
+    if (made.isOk()) joined = std::move(made).value();
+  });
+  auto created = shm::create(Fd(sockets[0]), true, options, "rank 0 -> rank 1", deadline_ns, systemClock());
+  joiner.join();
+  REQUIRE_MESSAGE(created.isOk(), created.status().message());
+  REQUIRE_MESSAGE(join_status.isOk(), join_status.message());
+  return {std::move(created).value(), std::move(joined)};
+}
+class ShmReadPair : public Pair {
+ public:
+  ShmReadPair() : Pair(makeShmSockets({})) {}
+};
+class ShmRingPair : public Pair {
+ public:
+  ShmRingPair() : Pair(makeShmSockets(options())) {}
+  static shm::Options options() {
+    shm::Options options;
+    options.ring_bytes = 64 * 1024;
+    options.allow_cma = false;
+    return options;
+  }
+};
+
+#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair
 
 }  // namespace jhetcc::transport::conformance
