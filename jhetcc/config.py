@@ -189,7 +189,7 @@ class Options:
     )
     algorithm: str | None = _option(
         "auto",
-        _auto(_one_of("direct", "ring", "halving_doubling")),
+        _auto(_one_of("direct", "one_shot", "two_shot", "halving_doubling", "ring", "tree")),
         "tuning",
         "auto: chosen by size; or force one",
         agreed=True,

@@ -136,3 +136,13 @@ def test_page_is_fresh():
 
 def test_version_is_the_packages():
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == config.VERSION
+
+
+def test_algorithms_are_the_planners():
+    from jhetcc.planner import ALGORITHMS
+
+    for name in ALGORITHMS:
+        assert config.read({"JHETCC_ALGORITHM": name}).algorithm == name
+    with pytest.raises(BadArgumentError) as caught:
+        config.read({"JHETCC_ALGORITHM": "none of them"})
+    assert f"write one of {', '.join(ALGORITHMS)}" in str(caught.value)
