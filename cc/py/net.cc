@@ -8,6 +8,7 @@
 
 #include "control/store.h"
 #include "net/interfaces.h"
+#include "net/socket.h"
 #include "py/bindings.h"
 #include "runtime/process.h"
 #include "transport/shm/shm.h"
@@ -175,7 +176,8 @@ void bindNet(nb::module_& module) {
   module.def(
       "choose_local_address",
       [](const std::string& towards, const std::string& interface) {
-        return unwrap(net::chooseInterface(firstAddress(towards), interface)).host();
+        if (interface.empty()) return unwrap(net::chooseInterface(firstAddress(towards))).host();
+        return unwrap(net::selectInterfaces(interface, unwrap(net::listInterfaces()))).front().host();
       },
       "towards"_a, "interface"_a, "Numeric host of the local interface that routes to an address, or of the one named.");
 }

@@ -46,10 +46,12 @@ std::shared_ptr<Process> create(const nb::dict& options, std::vector<int32_t> wo
 }
 
 void addLocalPair(Process& process, size_t slot_a, size_t slot_b) {
-  auto [a, b] = transport::shm::createLocalPair(process.runner(slot_a).worldRank(), process.runner(slot_b).worldRank());
   const int32_t rank_a = process.runner(slot_a).worldRank(), rank_b = process.runner(slot_b).worldRank();
-  process.addEndpoint(slot_a, rank_b, std::move(a));
-  process.addEndpoint(slot_b, rank_a, std::move(b));
+  const auto way = [](int32_t from, int32_t to) { return "rank " + std::to_string(from) + " -> rank " + std::to_string(to); };
+  auto pair = transport::shm::createLocalPair({}, way(rank_a, rank_b), way(rank_b, rank_a), process.clock());
+  raiseIfError(pair.status());
+  process.addEndpoint(slot_a, rank_b, std::move(pair.value().first));
+  process.addEndpoint(slot_b, rank_a, std::move(pair.value().second));
 }
 
 void answerPlan(Process& process, const std::string& communicator, uint64_t epoch, const std::string& text,

@@ -57,6 +57,8 @@ void setSimd(const std::string& name) {
 
 }  // namespace
 
+namespace jhetcc::py {
+
 void bindReduce(nb::module_& m) {
   m.def(
       "reduce", &reduce, nb::arg("target").noconvert(), nb::arg("sources").noconvert(), nb::arg("dtype"), nb::arg("op"),
@@ -67,3 +69,5 @@ void bindReduce(nb::module_& m) {
   m.def("set_simd", &setSimd, nb::arg("name"),
         "Choose the instruction set: auto, base, avx2 or avx512. Raises ValueError where it is not present.");
 }
+
+}  // namespace jhetcc::py

@@ -133,14 +133,14 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
                              const std::function<bool()>* interrupted, bool helping) {
   const int64_t begin = clock_.nowNs();
   int64_t last_moved = begin, last_check = begin;
-  for (int pass = 1;; ++pass) {
+  for (int count = 1;; ++count) {
     const bool moved = pass();
     if (ticket->done()) {
       waited_ns_.fetch_add(clock_.nowNs() - begin, std::memory_order_relaxed);
       return Outcome::kDone;
     }
     if (!moved) pause();
-    if (!moved && pass % kPassesPerClock != 0) continue;
+    if (!moved && count % kPassesPerClock != 0) continue;
     const int64_t now = clock_.nowNs();
     if (moved) last_moved = now;
     if (wanting_.load(std::memory_order_relaxed) > 0) {
@@ -173,7 +173,7 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
 }
 
 /// Waits for any rail, a wake-up or the engine's next deadline, without the lock.
-void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_t timeout_ns) {
+void Runner::sleep(std::unique_lock<std::mutex>& lock, [[maybe_unused]] bool in_operation, int64_t timeout_ns) {
   sleepers_.fetch_add(1);
   std::vector<pollfd> set;
   set.swap(poll_set_);  // reused storage; a second sleeper brings its own
@@ -182,7 +182,7 @@ void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_
   bool may_sleep = true;
   for (auto& rail : engine_.rails()) {
     if (rail->isBroken()) continue;
-    may_sleep &= rail->endpoint().prepareSleep(in_operation);
+    may_sleep &= rail->endpoint().prepareSleep();
     const short events = static_cast<short>(POLLIN | (rail->hasOutput() ? POLLOUT : 0));
     set.push_back({rail->endpoint().waitDescriptor(), events, 0});
   }

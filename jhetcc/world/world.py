@@ -259,8 +259,10 @@ def init(
         overrides = {"init_timeout": timeout} if timeout is not None else None
         options = config.read(os.environ, overrides)
         _core.set_log_spec(options.log)
-        if not _core.set_simd(options.simd or "auto"):
-            raise UnavailableError(f"JHETCC_SIMD={options.simd} is not on this machine", code="unavailable", scope="process")
+        try:
+            _core.set_simd(options.simd or "auto")
+        except ValueError as why:
+            raise UnavailableError(f"JHETCC_SIMD: {why}", code="unavailable", scope="process") from None
         launch = detect(os.environ, coordinator=coordinator, process_id=process_id, num_processes=num_processes)
         _log.info("%s", launch.source)
         found, count, platform = _local_devices(devices)
