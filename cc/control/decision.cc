@@ -90,6 +90,12 @@ void Decision::nextBallot(int64_t now_ns) {
   promise(ballot, now_ns);
 }
 
+void Decision::ownBallot(int64_t now_ns) {
+  uint32_t ballot = promised_ + 1;
+  while (leaderOf(ballot) != self_) ++ballot;
+  promise(ballot, now_ns);
+}
+
 void Decision::lead(int64_t now_ns) {
   leading_ = true;
   proposed_ = false;
@@ -99,6 +105,7 @@ void Decision::lead(int64_t now_ns) {
   hooks_.on_report(self_, hooks_.report(), now_ns);
   lead_since_ns_ = now_ns;
   beat(now_ns);
+  tryPropose(now_ns);
 }
 
 void Decision::beat(int64_t now_ns) {
@@ -131,15 +138,14 @@ void Decision::tryPropose(int64_t now_ns) {
   proposed_ = true;
   proposed_ns_ = now_ns;
   for (int member = 0; member < size_; ++member) send(member, Type::kPropose, promised_, accepted_ballot_, accepted_);
-  tryShow(now_ns);
+  tryShow();
 }
 
-void Decision::tryShow(int64_t now_ns) {
+void Decision::tryShow() {
   if (!leading_ || !proposed_ || has_value_) return;
   for (int member = 0; member < size_; ++member) {
     const auto i = static_cast<size_t>(member);
-    if (member == self_ || !isWaitedFor(member) || !answered_[i] || acknowledged_[i]) continue;
-    if (now_ns < proposed_ns_ + silence_ns_) return;
+    if (member != self_ && isWaitedFor(member) && answered_[i] && !acknowledged_[i]) return;
   }
   take(promised_, std::string(accepted_));
 }
@@ -160,7 +166,7 @@ void Decision::onGone(int member, int64_t now_ns) {
   if (has_value_) return;
   if (leading_) {
     tryPropose(now_ns);
-    tryShow(now_ns);
+    tryShow();
   } else if (waiting_ && has_promise_ && leaderOf(promised_) == member) {
     nextBallot(now_ns);
   }
@@ -189,7 +195,7 @@ void Decision::onReport(int from, uint32_t ballot, uint32_t accepted_ballot, std
   if (proposed_ && accepted_ballot != 0) acknowledged_[i] = true;  // it holds another value and keeps it
   answered_[i] = true;
   tryPropose(now_ns);
-  tryShow(now_ns);
+  tryShow();
 }
 
 void Decision::onPropose(int from, uint32_t ballot, std::string_view value, int64_t now_ns) {
@@ -256,14 +262,11 @@ bool Decision::onMessage(int from, std::string_view message, int64_t now_ns) {
     if (!has_promise_ || ballot >= promised_) {
       take(ballot, body);
     } else if (!leading_ && leaderOf(promised_) == from) {
-      // It will not lead, and its value may be older than another one: ask everybody.
-      uint32_t mine = promised_ + 1;
-      while (leaderOf(mine) != self_) ++mine;
-      promise(mine, now_ns);
+      ownBallot(now_ns);  // it will not lead, and its value may be older than another one: ask everybody
     }
   } else if (leading_ && proposed_ && ballot == promised_) {
     acknowledged_[static_cast<size_t>(from)] = true;
-    tryShow(now_ns);
+    tryShow();
   }
   return true;
 }
@@ -271,9 +274,10 @@ bool Decision::onMessage(int from, std::string_view message, int64_t now_ns) {
 void Decision::tick(int64_t now_ns) {
   if (has_value_) return;
   if (leading_) {
+    // Somebody reported and then fell silent: once more without it, with the same value.
+    if (proposed_ && now_ns >= proposed_ns_ + silence_ns_) return ownBallot(now_ns);
     if (!proposed_ && now_ns >= beat_ns_) beat(now_ns);
     tryPropose(now_ns);
-    tryShow(now_ns);
   } else if (waiting_ && now_ns >= heard_ns_ + silence_ns_) {
     silent_[static_cast<size_t>(leaderOf(promised_))] = true;
     nextBallot(now_ns);

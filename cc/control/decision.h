@@ -4,7 +4,8 @@
 // Ballots are numbered; ballot b is led by member b mod n, so a take-over is the next ballot and ballots only rise.
 // A member PROMISES the highest ballot it heard of, reports to its leader (with any value it accepted), and takes no value of a
 // lower one. The leader gathers the reports of all who take part, proposes the value accepted under the highest ballot,
-// else a new one, and shows it to itself only after everyone who had reported has acknowledged.
+// else a new one, and shows it to itself only after everyone who had reported has acknowledged; if one of them falls silent, it
+// gathers once more, in its next own ballot.
 //
 // Guaranteed: among members that answer each other in time, one value. Proof: let d propose V at ballot b, and d' > d in ballot
 // b'. A member m that reported in both: if it took V before it promised b', its report carries V and d' proposes V (or a value of a
@@ -70,10 +71,11 @@ class Decision {
   void sendReport(int to);
   void promise(uint32_t ballot, int64_t now_ns);
   void nextBallot(int64_t now_ns);
+  void ownBallot(int64_t now_ns);
   void lead(int64_t now_ns);
   void beat(int64_t now_ns);
   void tryPropose(int64_t now_ns);
-  void tryShow(int64_t now_ns);
+  void tryShow();
   void take(uint32_t ballot, std::string_view value);
   void onReport(int from, uint32_t ballot, uint32_t accepted_ballot, std::string_view body, int64_t now_ns);
   void onPropose(int from, uint32_t ballot, std::string_view value, int64_t now_ns);
