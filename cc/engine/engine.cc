@@ -26,8 +26,8 @@ std::string_view messageType(std::string_view text) {
 
 }  // namespace
 
-Engine::Engine(int32_t world_rank, const EngineOptions& options, const Clock& clock, trace::Recorder* recorder)
-    : world_rank_(world_rank), options_(options), clock_(clock), recorder_(recorder), active_storage_(new Active) {
+Engine::Engine(int32_t world_rank, const EngineOptions& options, const Clock& clock, trace::Trace& trace)
+    : world_rank_(world_rank), options_(options), clock_(clock), trace_(trace), active_storage_(new Active) {
   active_storage_->engine = this;
   makeProbes();
 }
@@ -111,7 +111,8 @@ void Engine::activateNext() {
     active_->sequence = communicator.next_sequence++;
   }
   communicator.last_text = active_->text();
-  recorder_->record(trace::Kind::kOperationStarted, communicator.spec.id, active_->sequence, -1, 0);
+  trace_.counters.add(trace::Counter::kOperationsStarted);
+  note(trace::EventKind::kOperationStarted, communicator, active_->sequence, 0, command.text_hash);
 }
 
 /// The schedule is there: take the buffers and what came early.
@@ -143,6 +144,19 @@ void Engine::beginActive() {
     return;
   }
   adoptParked();
+}
+
+void Engine::note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
+                  uint64_t argument) {
+  trace::Record record;
+  record.time_ns = clock_.nowNs();
+  record.communicator = communicator.spec.id;
+  record.sequence = sequence;
+  record.bytes = bytes;
+  record.argument = argument;
+  record.peer = world_rank_;
+  record.kind = kind;
+  trace_.recorder->write(record);
 }
 
 bool Engine::matchesActive(const Communicator& communicator, const FrameHeader& header) const {
@@ -294,8 +308,11 @@ void Engine::finishActive(const Status& status) {
   if (active.warned && status.isOk()) {
     JHETCC_LOG(kWarn, "engine", "rank " + std::to_string(world_rank_) + " goes on: " + active.text() + " is done");
   }
-  recorder_->record(status.isOk() ? trace::Kind::kOperationFinished : trace::Kind::kOperationFailed,
-                    active.communicator->spec.id, active.sequence, -1, active.begun ? active.operation.bytesMoved() : 0);
+  const uint64_t bytes = active.begun && !active.withdrawn ? active.operation.bytesMoved() : 0;
+  trace_.counters.add(status.isOk() ? trace::Counter::kOperationsFinished : trace::Counter::kOperationsFailed);
+  trace_.counters.add(trace::Counter::kBytesMoved, bytes);
+  note(status.isOk() ? trace::EventKind::kOperationFinished : trace::EventKind::kOperationFailed, *active.communicator,
+       active.sequence, bytes, static_cast<uint64_t>(status.kind()));
   if (active.begun && !active.withdrawn) active.operation.withdraw();
   active_ = nullptr;
   Completion* completion = active.request.completion;

@@ -19,7 +19,7 @@
 #include "control/probes.h"
 #include "engine/operation.h"
 #include "rail/rail.h"
-#include "trace/recorder.h"
+#include "trace/trace.h"
 
 namespace jhetcc::engine {
 
@@ -76,7 +76,7 @@ struct Activity {
 
 class Engine {
  public:
-  Engine(int32_t world_rank, const EngineOptions& options, const Clock& clock, trace::Recorder* recorder);
+  Engine(int32_t world_rank, const EngineOptions& options, const Clock& clock, trace::Trace& trace);
   ~Engine();
 
   void addRail(std::unique_ptr<rail::Rail> rail);
@@ -111,6 +111,7 @@ class Engine {
 
   void makeProbes();
   void makeMembership(Communicator& communicator);
+  void note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes, uint64_t argument);
   void activateNext();
   void beginActive();
   bool advanceActive();
@@ -134,7 +135,7 @@ class Engine {
   const int32_t world_rank_;
   const EngineOptions options_;
   const Clock& clock_;
-  trace::Recorder* recorder_;
+  trace::Trace& trace_;
   std::vector<std::unique_ptr<rail::Rail>> rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;
   std::unordered_map<int32_t, rail::Rail*> rail_of_;

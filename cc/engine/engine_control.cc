@@ -130,7 +130,8 @@ void Engine::onProbe(int32_t from, const FrameHeader& header, const void* payloa
 void Engine::abortCommunicator(uint64_t id, const Status& cause, const std::vector<int32_t>& suspects) {
   auto found = communicators_.find(id);
   if (found == communicators_.end()) return;
-  recorder_->record(trace::Kind::kAbort, id, found->second->next_sequence, -1, 0);
+  trace_.counters.add(trace::Counter::kAborts);
+  note(trace::EventKind::kSuspected, *found->second, found->second->next_sequence, 0, static_cast<uint64_t>(cause.kind()));
   found->second->membership->suspect(cause, suspects, clock_.nowNs());
   next_tick_ns_ = 0;
 }

@@ -42,7 +42,9 @@ std::shared_ptr<Process> create(const nb::dict& options, std::vector<int32_t> wo
   runner.engine.abort_confirm_ns = seconds("abort_confirm");
   runner.spin_ns = seconds("spin");
   runner.help_ns = seconds("help");
-  return std::make_shared<Process>(runner, std::move(world_ranks), std::move(ordinals));
+  Result<std::shared_ptr<Process>> process = Process::create(runner, world_ranks, ordinals);
+  raiseIfError(process.status());
+  return std::move(process).value();
 }
 
 void addLocalPair(Process& process, size_t slot_a, size_t slot_b) {
@@ -156,7 +158,26 @@ nb::list status(Process& process) {
 
 nb::list counters(Process& process) {
   nb::list rows;
-  for (const auto& [name, value] : process.recorder().counters()) rows.append(nb::make_tuple(name, value));
+  const auto totals = process.trace().counters.snapshot();
+  for (size_t k = 0; k < totals.size(); ++k) {
+    rows.append(nb::make_tuple(trace::counterName(static_cast<trace::Counter>(k)), totals[k]));
+  }
+  return rows;
+}
+
+nb::list records(Process& process) {
+  nb::list rows;
+  for (const trace::Record& record : process.trace().recorder->snapshot()) {
+    nb::dict row;
+    row["time_ns"] = record.time_ns;
+    row["event"] = trace::eventName(record.kind);
+    row["rank"] = record.peer;
+    row["communicator"] = record.communicator;
+    row["sequence"] = record.sequence;
+    row["bytes"] = record.bytes;
+    row["argument"] = record.argument;
+    rows.append(row);
+  }
   return rows;
 }
 
@@ -194,6 +215,7 @@ void bindProcess(nb::module_& module) {
       .def("shrink", &shrink, "communicator"_a, "timeout"_a)
       .def("status", &status)
       .def("counters", &counters)
+      .def("records", &records)
       .def(
           "close", [](Process& process, double timeout) { process.close(nanoseconds(timeout)); }, "timeout"_a,
           nb::call_guard<nb::gil_scoped_release>());

@@ -21,12 +21,17 @@ class BlockingTicket final : public Ticket {
 
 }  // namespace
 
-Process::Process(const RunnerOptions& options, std::vector<int32_t> world_ranks, std::vector<int64_t> ordinals)
-    : recorder_(kRecordsKept, clock_) {
+Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, const std::vector<int32_t>& world_ranks,
+                                                 const std::vector<int64_t>& ordinals) {
+  std::shared_ptr<Process> process(new Process);
+  Result<std::unique_ptr<trace::Recorder>> recorder = trace::Recorder::create(kRecordsKept);
+  if (!recorder.isOk()) return recorder.status();
+  process->trace_.recorder = std::move(recorder).value();
   for (size_t slot = 0; slot < world_ranks.size(); ++slot) {
-    runners_.push_back(std::make_unique<Runner>(world_ranks[slot], options, clock_, &recorder_));
-    slot_of_ordinal_[ordinals[slot]] = static_cast<int32_t>(slot);
+    process->runners_.push_back(std::make_unique<Runner>(world_ranks[slot], options, process->clock_, process->trace_));
+    process->slot_of_ordinal_[ordinals[slot]] = static_cast<int32_t>(slot);
   }
+  return process;
 }
 
 Process::~Process() { close(0); }

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "runtime/runner.h"
 #include "runtime/ticket.h"
-#include "trace/recorder.h"
+#include "trace/trace.h"
 
 namespace jhetcc::runtime {
 
@@ -59,13 +59,14 @@ struct Call {
 class Process {
  public:
   /// `ordinals[k]` is what XLA calls the device of local rank k.
-  Process(const RunnerOptions& options, std::vector<int32_t> world_ranks, std::vector<int64_t> ordinals);
+  static Result<std::shared_ptr<Process>> create(const RunnerOptions& options, const std::vector<int32_t>& world_ranks,
+                                                 const std::vector<int64_t>& ordinals);
   ~Process();
 
   size_t localRanks() const { return runners_.size(); }
   Runner& runner(size_t slot) { return *runners_[slot]; }
   const Clock& clock() const { return clock_; }
-  trace::Recorder& recorder() { return recorder_; }
+  trace::Trace& trace() { return trace_; }
   void addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint);
   void startThreads();
 
@@ -100,13 +101,14 @@ class Process {
   void close(int64_t timeout_ns);
 
  private:
+  Process() = default;
   CommandSet* commandSet(Communicator& communicator, std::string_view text, bool ask);
   Result<Call> callOf(const std::shared_ptr<Communicator>& communicator, std::string_view text, int32_t slot);
   Result<int32_t> slotOf(const Communicator& communicator, int64_t ordinal) const;
   Status unknownCommunicator(std::string_view name) const;
 
   SystemClock clock_;
-  trace::Recorder recorder_;
+  trace::Trace trace_;
   std::vector<std::unique_ptr<Runner>> runners_;
   std::map<int64_t, int32_t> slot_of_ordinal_;
 

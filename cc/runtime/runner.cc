@@ -32,8 +32,8 @@ void blockSignals() {
 
 }  // namespace
 
-Runner::Runner(int32_t world_rank, const RunnerOptions& options, const Clock& clock, trace::Recorder* recorder)
-    : options_(options), clock_(clock), engine_(world_rank, options.engine, clock, recorder),
+Runner::Runner(int32_t world_rank, const RunnerOptions& options, const Clock& clock, trace::Trace& trace)
+    : options_(options), clock_(clock), engine_(world_rank, options.engine, clock, trace),
       wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 Runner::~Runner() { stop(); }

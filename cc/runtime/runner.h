@@ -29,7 +29,7 @@ struct RunnerOptions {
 
 class Runner {
  public:
-  Runner(int32_t world_rank, const RunnerOptions& options, const Clock& clock, trace::Recorder* recorder);
+  Runner(int32_t world_rank, const RunnerOptions& options, const Clock& clock, trace::Trace& trace);
   ~Runner();
 
   int32_t worldRank() const { return engine_.worldRank(); }

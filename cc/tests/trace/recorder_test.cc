@@ -111,14 +111,14 @@ TEST_CASE("counters of several threads add up") {
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 1000; ++i) counters.add(Counter::kBytesSent, 7);
+      for (int i = 0; i < 1000; ++i) counters.add(Counter::kBytesMoved, 7);
     });
   }
   for (std::thread& thread : threads) thread.join();
   counters.add(Counter::kAborts);
-  CHECK(counters.get(Counter::kBytesSent) == 21'000);
+  CHECK(counters.get(Counter::kBytesMoved) == 21'000);
   CHECK(counters.snapshot()[static_cast<size_t>(Counter::kAborts)] == 1);
-  CHECK(counters.get(Counter::kWaits) == 0);
+  CHECK(counters.get(Counter::kSleeps) == 0);
 }
 
 }  // namespace
