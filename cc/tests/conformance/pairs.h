@@ -2,6 +2,8 @@
 // The transports the suite runs on.
 #pragma once
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -9,6 +11,7 @@
 #include "conformance/harness.h"
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
+#include "transport/tcp/tcp.h"
 
 namespace jhetcc::transport::conformance {
 
@@ -82,6 +85,35 @@ class ShmRingPair : public Pair {
   }
 };
 
-#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair
+inline std::pair<Fd, Fd> connectLoopback() {
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(listen(listener.get(), 1) == 0);
+  REQUIRE(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  Fd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(connect(client.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  Fd server(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  REQUIRE(server.isOpen());
+  return {std::move(client), std::move(server)};
+}
+inline std::unique_ptr<Endpoint> makeTcp(Fd socket, const std::string& description) {
+  auto made = tcp::create(std::move(socket), {}, description);
+  REQUIRE_MESSAGE(made.isOk(), made.status().message());
+  return std::move(made).value();
+}
+inline EndpointPair makeTcpPair() {
+  auto [client, server] = connectLoopback();
+  return {makeTcp(std::move(client), "rank 0 -> rank 1"), makeTcp(std::move(server), "rank 1 -> rank 0")};
+}
+class TcpPair : public Pair {
+ public:
+  TcpPair() : Pair(makeTcpPair()) {}
+};
+
+#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair
 
 }  // namespace jhetcc::transport::conformance

@@ -172,7 +172,7 @@ void ShmEndpoint::endFetch(size_t position, Status status, EventSink& sink) {
 /// Owner's side of a fetch through the ring: pieces of the oldest request, leaving room for other frames.
 void ShmEndpoint::serveRequests(EventSink& sink) {
   uint64_t budget = kServeBytesPerPoll;
-  while (!requests_.empty() && budget > 0) {
+  while (!requests_.empty() && internal_.empty() && budget > 0) {
     Request& request = requests_.front();
     const int slot = offers_.find(request.cookie);
     if (slot < 0) {
@@ -183,7 +183,7 @@ void ShmEndpoint::serveRequests(EventSink& sink) {
     const OpenOffer offer = offers_[slot];
     const uint64_t bytes = std::min(kPieceBytes, offer.length - request.sent);
     if (out_.room() < out_.size() / 2) out_.refresh();
-    uint8_t* place = out_.room() < out_.size() / 2 || !internal_.empty() ? nullptr : out_.reserve(bytes);
+    uint8_t* place = out_.room() < out_.size() / 2 ? nullptr : out_.reserve(bytes);
     if (place == nullptr) return;
     FrameHeader header;
     header.type = kFetchData;
