@@ -57,7 +57,7 @@ def candidates(operation: Operation, layout: Layout) -> list[tuple[str, float]]:
         for name, algorithm in ALGORITHMS.items()
         if algorithm.fits(operation, layout.size) is None
     ]
-    return sorted(found, key=lambda item: item[1])
+    return sorted(found, key=lambda item: float(f"{item[1]:.6g}"))  # so that rounding does not decide
 
 
 def plan(

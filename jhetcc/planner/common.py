@@ -45,10 +45,11 @@ def chunk_bytes(operation: Operation, layout: Layout) -> int:
     A multiple of 64 and of the item size; never below what travels inline. 256 KiB within a host, 1 MiB between hosts;
     less where many ranks share the scratch of one.
     """
-    chunk = 1 << 20 if layout.spans_hosts else 256 << 10
+    base = 1 << 20 if layout.spans_hosts else 256 << 10
+    chunk = base
     if not operation.is_point_to_point:
         peers = max(1, layout.size - 1)
-        while chunk > 2 * _INLINE_BYTES and chunk * peers * RING_SLOTS > max(_SCRATCH_BYTES, 4 * RING_SLOTS * 65536):
+        while chunk > 2 * _INLINE_BYTES and chunk * peers * RING_SLOTS > max(_SCRATCH_BYTES, base * RING_SLOTS):
             chunk //= 2
     unit = math.lcm(64, operation.itemsize)
     return max(unit, -(-chunk // unit) * unit)

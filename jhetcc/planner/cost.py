@@ -41,7 +41,8 @@ def neighbour_seconds(layout: Layout, nbytes: float) -> float:
     pairs = list(zip(layout.hosts, (*layout.hosts[1:], layout.hosts[0]), strict=True))
     crossing = Counter(a for a, b in pairs if a != b)
     far = max(crossing.values(), default=0)
-    return layout.slowest.alpha + max(nbytes * layout.shm.beta, far * nbytes * layout.tcp.beta)
+    own_work = _OVERHEAD * layout.slowest.alpha
+    return layout.slowest.alpha + own_work + max(nbytes * layout.shm.beta, far * nbytes * layout.tcp.beta)
 
 
 def fan_seconds(layout: Layout, root: int, nbytes: float) -> float:

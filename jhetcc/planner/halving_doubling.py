@@ -62,7 +62,10 @@ def build(plan: Plan, rank: int) -> Schedule:
 
 
 def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
-    """Predicted seconds; a round's link is the slowest one among its pairs."""
+    """Predicted seconds; a round's link is the slowest one among its pairs.
+
+    Rounds do not overlap by chunk, so each reads what the one before it wrote from memory again: a copy's time.
+    """
     total = 0.0
     for round_ in range(rounds(layout.size)):
         part = operation.nbytes / (2 << round_)
@@ -72,5 +75,5 @@ def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
                 crossing[host] = crossing.get(host, 0) + 1
         link = layout.tcp if crossing else layout.shm
         share = max(crossing.values(), default=1)
-        total += 2 * (link.alpha + share * part * link.beta) + 2 * part * layout.reduce
+        total += 2 * (link.alpha + share * part * link.beta) + part * (2 * layout.reduce + layout.copy)
     return total

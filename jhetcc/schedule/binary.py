@@ -29,6 +29,7 @@ from .value import (
 __all__ = ["decode", "encode", "validate"]
 
 _MAGIC = 0x3153484A
+_BYTES_MAX = 1 << 62
 _HEADER = struct.Struct("<IiiBBHiiiiqqqqQ")
 
 
@@ -92,8 +93,9 @@ def validate(s: Schedule) -> None:
         raise ValueError(f"schedule: no dtype {s.type} or no op {s.op}")
     if s.chunk_bytes <= 0 or s.chunk_bytes % s.itemsize:
         raise ValueError(f"schedule: chunk_bytes {s.chunk_bytes} is not a positive multiple of the item size {s.itemsize}")
-    if min(s.input_bytes, s.output_bytes, s.scratch_bytes) < 0:
-        raise ValueError("schedule: a negative buffer size")
+    sizes = (s.chunk_bytes, s.input_bytes, s.output_bytes, s.scratch_bytes)
+    if min(sizes) < 0 or max(sizes) > _BYTES_MAX:
+        raise ValueError("schedule: a buffer or chunk size is negative or absurd")
     for name, table in (("sources_end", s.source_buffer), ("dependencies_end", s.dependency_step)):
         ends = getattr(s, name)
         if np.any(np.diff(ends, prepend=0) < 0) or (int(ends[-1]) if len(ends) else 0) != len(table):
@@ -112,8 +114,8 @@ def _validate_step(s: Schedule, step: int, seen: set[tuple[int, int, int]]) -> N
         raise ValueError(f"schedule step {step} ({KIND_NAMES[kind]}): {field} {why}")
 
     length, peer, sources = int(s.length[step]), int(s.peer[step]), s.sources(step)
-    if length < 0:
-        fail("length", f"{length} is negative")
+    if not 0 <= length <= _BYTES_MAX:
+        fail("length", f"{length} is negative or absurd")
     if kind in (SEND, RECV):
         if not 0 <= peer < s.size or peer == s.rank:
             fail("peer", f"{peer} is no other rank of {s.size}")
