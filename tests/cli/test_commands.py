@@ -106,6 +106,6 @@ def test_doctor_refuses_a_jax_out_of_range(monkeypatch):
 
 def test_module_entry():
     done = subprocess.run(
-        [sys.executable, "-m", "jhetcc", "--version"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-P", "-m", "jhetcc", "--version"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0 and done.stdout.count(".") == 2

@@ -229,7 +229,18 @@ def command(tmp_path):
         script.write_text(
             "import os, sys, time, signal, pathlib\nhere = pathlib.Path(__file__).parent\n" + textwrap.dedent(body)
         )
-        words = [sys.executable, "-m", "jhetcc", "launch", "-n", "2", "--log-dir", str(tmp_path / "logs"), str(script)]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "jhetcc",
+            "launch",
+            "-n",
+            "2",
+            "--log-dir",
+            str(tmp_path / "logs"),
+            str(script),
+        ]
         started.append(
             subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
