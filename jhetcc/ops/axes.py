@@ -75,7 +75,7 @@ def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -
         )
     if local and not hierarchical:
         raise BadArgumentError(
-            f"{function}: a tuple of axes is taken by the reductions and by axis_index and axis_size only, not by "
+            f"{function}: a tuple of axes is taken by psum, pmean, pmax, pmin, axis_index and axis_size only, not by "
             f"{function}; use jax.lax.{function} over {local} and jhetcc.{function} over '{name}' one after the other",
             code="axis_name",
         )
