@@ -119,7 +119,7 @@ def guard_batched_cond(refuse: Callable[[], Exception]) -> None:
     original = table[primitives.cond_p]
 
     def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, branches: Any, **params: Any) -> Any:
-        mapped = dims[0] is not batching.not_mapped and "branches_platforms" not in params
+        mapped = dims[0] is not None and "branches_platforms" not in params
         if mapped and any(EFFECT in branch.effects for branch in branches):
             raise refuse()
         return original(axis_data, args, dims, branches=branches, **params)
