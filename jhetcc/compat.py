@@ -239,15 +239,10 @@ def may_reuse(value: Any) -> bool:
     XLA copies where the value is still needed, so this is about speed: for an argument that was not donated the copy is
     certain, and writing elsewhere is cheaper.
     """
-    while isinstance(value, mlir.ir.BlockArgument):
-        block = value.owner
-        owner = block.owner
-        if owner.operation.name == "sdy.manual_computation":
-            value = owner.operation.operands[value.arg_number]
-            continue
-        attributes = owner.operation.attributes
-        if owner.operation.name != "func.func" or "arg_attrs" not in attributes:
-            return False
-        attribute = mlir.ir.DictAttr(mlir.ir.ArrayAttr(attributes["arg_attrs"])[value.arg_number])
-        return "tf.aliasing_output" in attribute or "jax.buffer_donor" in attribute
-    return True
+    if not isinstance(value, mlir.ir.BlockArgument):
+        return True
+    function = value.owner.owner.operation
+    if function.name != "func.func" or "arg_attrs" not in function.attributes:
+        return False
+    attributes = mlir.ir.DictAttr(mlir.ir.ArrayAttr(function.attributes["arg_attrs"])[value.arg_number])
+    return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
