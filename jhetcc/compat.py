@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import ad_util, config, core, effects
+from jax._src.interpreters import mlir as mlir_internal
 from jax._src.interpreters import partial_eval
-from jax.extend.core import primitives
+from jax.extend.core import Primitive, primitives
 from jax.interpreters import batching, mlir
 
-JaxRuntimeError = jax.errors.JaxRuntimeError
+# What a failed program raises: the second where a result is awaited before JAX made an array of it.
+FAILURES = (jax.errors.JaxRuntimeError, ValueError)
 Zero = ad_util.Zero
 
 
@@ -102,42 +104,9 @@ def trace_is_clean() -> bool:
     return core.trace_state_clean()
 
 
-def close(function: Callable[..., Any], operands: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Traces a function of flat operands to a jaxpr that owns nothing.
-
-    Returns:
-      The closed jaxpr, whose first inputs are the returned values: what the function closed over, among it tracers.
-    """
-    traced = jax.make_jaxpr(function)(*operands)
-    if isinstance(traced, core.Jaxpr):  # 0.12: closed and open jaxprs are one class
-        return partial_eval.convert_constvars_jaxpr(traced), list(traced.consts)
-    open_jaxpr = partial_eval.convert_constvars_jaxpr(traced.jaxpr)
-    return core.ClosedJaxpr(open_jaxpr, ()), list(traced.consts)
-
-
-def run(jaxpr: Any) -> Callable[..., list[Any]]:
-    """A closed jaxpr as a function of its flat inputs."""
-    return core.jaxpr_as_fun(jaxpr)
-
-
-def tangent_zero(primal: Any) -> Any:
-    """The symbolic zero tangent of a value."""
-    return ad_util.p2tz(primal)
-
-
 def is_symbolic_zero(value: Any) -> bool:
     """Whether a tangent or cotangent is known to be zero without being computed."""
     return type(value) is ad_util.Zero
-
-
-def keep_when_unused(primitive: Any) -> None:
-    """Tells JAX to keep a primitive whose results nobody reads."""
-
-    def rule(used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
-        equation = rest[-1]
-        return [True] * len(equation.invars), equation
-
-    partial_eval.dce_rules[primitive] = rule
 
 
 def guard_batched_cond(refuse: Callable[[], Exception]) -> None:
@@ -150,7 +119,7 @@ def guard_batched_cond(refuse: Callable[[], Exception]) -> None:
     original = table[primitives.cond_p]
 
     def rule(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, branches: Any, **params: Any) -> Any:
-        mapped = dims[0] is not batching.not_mapped and "branches_platforms" not in params
+        mapped = dims[0] is not None and "branches_platforms" not in params
         if mapped and any(EFFECT in branch.effects for branch in branches):
             raise refuse()
         return original(axis_data, args, dims, branches=branches, **params)
@@ -196,21 +165,84 @@ def lower_ordered(context: Any, target: str, operands: Sequence[Any], attributes
         avals_in=[core.abstract_token, *context.avals_in], avals_out=[core.abstract_token, *context.avals_out]
     )
     token, *results = rule(with_token, token, *operands, **attributes)
-    context.set_tokens_out(mlir.TokenSet({EFFECT: token}))
+    context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({EFFECT: token})))
     return results
 
 
-def lower_body(context: Any, operands: Sequence[Any], jaxpr: Any, name: str) -> Sequence[Any]:
-    """Lowers a jaxpr whose collective effect begins and ends here, with a token of its own."""
-    ours = [effect for effect in jaxpr.effects if effect == EFFECT]
-    outer = {effect: token for effect, token in context.tokens_in.items() if effect != EFFECT}
-    inner = context.replace(tokens_in=mlir.TokenSet({**outer, **dict(mlir.TokenSet.create(ours).items())}), tokens_out=None)
-    results = mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
+def _lower_body(context: Any, *operands: Any, jaxpr: Any) -> Sequence[Any]:
+    """Lowers a jaxpr in place, its collective effect beginning and ending here with a token of its own."""
+    outer = dict(context.tokens_in.items())
+    tokens = mlir.TokenSet({**outer, **dict(mlir.TokenSet.create([EFFECT]).items())})
+    results, tokens = mlir.jaxpr_subcomp(
+        context.module_context,
+        getattr(jaxpr, "jaxpr", jaxpr),
+        context.name_stack,
+        tokens,
+        (),
+        *operands,
+        dim_var_values=context.dim_var_values,
+        const_lowering=context.const_lowering,
+        outer_traceback=None,
+    )
     if outer:
-        context.set_tokens_out(inner.tokens_out.subset(tuple(outer)))
+        context.set_tokens_out(context.tokens_in.update_tokens(tokens.subset(tuple(outer))))
     return results
 
 
-def is_intermediate(value: Any) -> bool:
-    """Whether an MLIR value is made inside the function being lowered, so its memory may be reused."""
-    return not isinstance(value, mlir.ir.BlockArgument)
+def install_program_order() -> None:
+    """Lowers every program with collectives as one body whose order token is made inside it.
+
+    JAX gives a program with an ordered effect a token argument and result, and then leaves its fast path: 150 us a call,
+    each waiting for the one before, and one failed program fails all later ones. The order between programs needs no token,
+    because a device runs its programs in the order of their dispatch. So where JAX is about to lower a whole program, the
+    collective effect is taken off the list that becomes its arguments (the caller reads the same list afterwards), and the
+    program's body becomes one equation whose lowering makes the token. Programs without collectives pass through. Should a
+    JAX version hand the list over differently, its own slow road is taken, which is correct too.
+    """
+    body = Primitive("jhetcc_program")
+    body.multiple_results = True
+    body.def_abstract_eval(lambda *_, jaxpr: list(jaxpr.out_avals))
+    register_lowering(body, _lower_body)
+    original = mlir_internal.lower_jaxpr_to_module
+
+    def lower_jaxpr_to_module(module_name: str, jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
+        ordered = kwargs.get("ordered_effects")
+        if isinstance(ordered, list) and EFFECT in ordered:
+            jaxpr = _one_equation(jaxpr, body)
+            ordered.remove(EFFECT)
+        return original(module_name, jaxpr, *args, **kwargs)
+
+    mlir_internal.lower_jaxpr_to_module = lower_jaxpr_to_module
+
+
+def _one_equation(closed: Any, primitive: Any) -> Any:
+    """A closed jaxpr with the same inputs and outputs whose only equation applies a primitive to its body."""
+    program = closed.jaxpr
+    body = partial_eval.convert_constvars_jaxpr(program)
+    inner = body if isinstance(closed, core.Jaxpr) else core.ClosedJaxpr(body, ())
+    outputs = [core.Var(aval) for aval in closed.out_avals]
+    rest = {effect for effect in program.effects if effect != EFFECT}
+    operands = [*program.constvars, *program.invars]
+    equation = core.new_jaxpr_eqn(operands, outputs, primitive, {"jaxpr": inner}, rest)
+    changed = program.replace(eqns=[equation], outvars=outputs, effects=rest)
+    return changed if isinstance(closed, core.Jaxpr) else core.ClosedJaxpr(changed, closed.consts)
+
+
+def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Registers a lowering rule that sees the real operands, not those of a shared function (see ``may_reuse``)."""
+    mlir.register_lowering(primitive, rule, cacheable=False)
+
+
+def may_reuse(value: Any) -> bool:
+    """Whether the memory of an MLIR value may hold a result: made by the program itself, or a donated argument.
+
+    XLA copies where the value is still needed, so this is about speed: for an argument that was not donated the copy is
+    certain, and writing elsewhere is cheaper.
+    """
+    if not isinstance(value, mlir.ir.BlockArgument):
+        return True
+    function = value.owner.owner.operation
+    if function.name != "func.func" or "arg_attrs" not in function.attributes:
+        return False
+    attributes = mlir.ir.DictAttr(mlir.ir.ArrayAttr(function.attributes["arg_attrs"])[value.arg_number])
+    return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes

@@ -75,7 +75,7 @@ def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -
         )
     if local and not hierarchical:
         raise BadArgumentError(
-            f"{function}: a tuple of axes is taken by the reductions and by axis_index and axis_size only, not by "
+            f"{function}: a tuple of axes is taken by psum, pmean, pmax, pmin, axis_index and axis_size only, not by "
             f"{function}; use jax.lax.{function} over {local} and jhetcc.{function} over '{name}' one after the other",
             code="axis_name",
         )
@@ -138,8 +138,7 @@ def check_placement(place: compat.Placement, name: str, size: int, operation: st
     devices = communicator.devices
     if place.mesh is None:
         if place.count == 1 and members == 1:
-            _check_device(place, devices, operation, name)
-            return
+            return  # which device it is shows at run time: JAX lowers such a program once for all devices
         raise BadArgumentError(
             f"{operation} on '{name}': this process owns {members} of its ranks and the program, under plain jit, runs on "
             f"{place.count} device(s), so it is not said which rank contributes what. Either run it inside jax.shard_map "
@@ -159,13 +158,4 @@ def check_placement(place: compat.Placement, name: str, size: int, operation: st
             f"device(s) {list(map(str, devices))}, but holds {place.count}"
             + (f": {list(map(str, place.devices))}" if place.devices is not None else ""),
             code="mesh",
-        )
-
-
-def _check_device(place: compat.Placement, devices: tuple[Any, ...], operation: str, name: str) -> None:
-    if place.devices is not None and place.devices[0] not in devices:
-        raise BadArgumentError(
-            f"{operation} on '{name}': the program runs on {place.devices[0]}, but this process's rank is {devices[0]}; move "
-            "the operands there with jax.device_put",
-            code="device",
         )

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
 from jhetcc import compat
 from jhetcc.ops.axes import WORLD, AxisName, check_placement, resolve
@@ -26,7 +25,7 @@ def _define_barrier() -> Primitive:
     primitive.multiple_results = True
     primitive.def_effectful_abstract_eval(lambda **_: ([], {compat.EFFECT}))
     primitive.def_impl(functools.partial(eager, primitive))
-    mlir.register_lowering(primitive, lambda context, **params: emit(context, "barrier", None, params, ()))
+    compat.register_lowering(primitive, lambda context, **params: emit(context, "barrier", None, params, ()))
     return primitive
 
 
@@ -39,7 +38,7 @@ def _define_rank_index() -> Primitive:
         check_placement(compat.placement(context), axis, size, "axis_index")
         return jax.ffi.ffi_lowering("jhetcc_rank")(context, communicator=axis)
 
-    mlir.register_lowering(primitive, lower)
+    compat.register_lowering(primitive, lower)
     return primitive
 
 

@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jhetcc import compat
-from jhetcc.errors import BadArgumentError, error_of
+from jhetcc.errors import BadArgumentError
 from jhetcc.ops import wire
 from jhetcc.ops.axes import check_placement
+from jhetcc.ops.scope import typed_errors
 from jhetcc.schedule.operation import Operation
 from jhetcc.world import state
 
-__all__ = ["Form", "bind", "define", "eager", "typed_errors"]
+__all__ = ["Form", "bind", "define", "eager", "emit", "same"]
 
 
 class Form(NamedTuple):
@@ -89,7 +90,7 @@ def define(
 
     primitive.def_effectful_abstract_eval(abstract)
     primitive.def_impl(functools.partial(eager, primitive))
-    mlir.register_lowering(primitive, functools.partial(_lower, name, in_place))
+    compat.register_lowering(primitive, functools.partial(_lower, name, in_place))
     batching.primitive_batchers[primitive] = batch
     if transpose is not None:
         ad.deflinear2(primitive, lambda ct, x, **params: [_transposed(transpose, ct, x, params)])
@@ -130,7 +131,7 @@ def emit(context: Any, name: str, aval: Any | None, params: dict[str, Any], oper
 
 
 def _lower(name: str, in_place: bool, context: Any, x: Any, **params: Any) -> Any:
-    alias = in_place and compat.is_intermediate(x)
+    alias = in_place and compat.may_reuse(x)
     wire_name = {"psum_invariant": "psum"}.get(name, name)
     return emit(context, wire_name, context.avals_in[0], params, (x,), alias)
 
@@ -140,31 +141,18 @@ def _lower(name: str, in_place: bool, context: Any, x: Any, **params: Any) -> An
 
 @functools.lru_cache(maxsize=4096)
 def _jitted(primitive: Primitive, params: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
-    from jhetcc.ops.scope import scope  # scope's own machinery builds on this file
-
     def call(*operands: Any) -> Any:
         return primitive.bind(*operands, **dict(params))
 
     call.__name__ = primitive.name
-    return jax.jit(scope(call))
+    return jax.jit(call)
 
 
 def eager(primitive: Primitive, *operands: Any, **params: Any) -> Any:
     """Runs one operation outside any trace, waits for it, and raises its typed error."""
     function = _jitted(primitive, tuple(sorted(params.items())))
-    try:
+    with typed_errors():
         return jax.block_until_ready(function(*operands))
-    except compat.JaxRuntimeError as error:
-        typed_errors(error)
-        raise
-
-
-def typed_errors(error: BaseException) -> None:
-    """Raises the typed error an exception carries; returns if it carries none."""
-    typed = error_of(error)
-    if typed is not None:
-        typed.__suppress_context__ = True
-        raise typed from error
 
 
 def bind(primitive: Primitive, x: Any, **params: Any) -> Any:

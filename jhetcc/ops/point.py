@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from jhetcc import compat
 from jhetcc.errors import BadArgumentError
@@ -54,7 +54,7 @@ def _define_send() -> Primitive:
     def refuse(primals: Any, tangents: Any, **params: Any) -> Any:
         raise BadArgumentError(f"send on '{params['axis']}' is not differentiable: {_REFUSED}", code="not_differentiable")
 
-    mlir.register_lowering(primitive, lower)
+    compat.register_lowering(primitive, lower)
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = refuse
     return primitive
@@ -70,7 +70,7 @@ def _define_recv() -> Primitive:
     def lower(context: Any, *, shape: tuple[int, ...], dtype: Any, **params: Any) -> Any:
         return emit(context, "recv", context.avals_out[0], params, ())
 
-    mlir.register_lowering(primitive, lower)
+    compat.register_lowering(primitive, lower)
     return primitive
 
 

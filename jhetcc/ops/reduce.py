@@ -46,6 +46,10 @@ reduce_sum_p = define("reduce", transpose=_reduce_transpose, in_place=True)
 reduce_p = define("reduce", not_differentiable="only reduce(..., op='sum') and op='mean' have derivatives", in_place=True)
 
 
+def _bind(x: Any, primitive: Any, **params: Any) -> Any:
+    return bind(primitive, x, **params)
+
+
 def _all_reduce(
     tree: Any, axis_name: AxisName, function: str, primitive: Any, op: str, local: Callable[[Any, Any], Any] | None
 ) -> Any:
@@ -66,7 +70,7 @@ def _all_reduce(
         sent.append(k)
         backs.append(back)
         operands.append(compat.make_varying(x))
-    outs = trees.packed(lambda x: bind(primitive, x, axis=axes.name, size=axes.size), operands)
+    outs = trees.packed(_bind, operands, primitive=primitive, axis=axes.name, size=axes.size)
     for k, back, out in zip(sent, backs, outs, strict=True):
         results[k] = back(out)
     return jax.tree.unflatten(structure, results)
