@@ -26,9 +26,12 @@ bool isMessage(const Step& step) { return step.kind == StepKind::kSend || step.k
 
 int64_t bufferBytes(const Schedule& schedule, Buffer buffer) {
   switch (buffer) {
-    case Buffer::kInput: return schedule.input_bytes;
-    case Buffer::kOutput: return schedule.output_bytes;
-    case Buffer::kScratch: return schedule.scratch_bytes;
+    case Buffer::kInput:
+      return schedule.input_bytes;
+    case Buffer::kOutput:
+      return schedule.output_bytes;
+    case Buffer::kScratch:
+      return schedule.scratch_bytes;
   }
   return 0;
 }
@@ -87,8 +90,8 @@ Status checkShape(const Schedule& schedule, size_t index, const Step& step) {
   }
   if (isMessage(step)) {
     if (step.peer < 0 || step.peer >= schedule.size || step.peer == schedule.rank) {
-      return badStep(index, step, "peer " + std::to_string(step.peer) + " is no other rank of " +
-                                      std::to_string(schedule.size));
+      return badStep(index, step,
+                     "peer " + std::to_string(step.peer) + " is no other rank of " + std::to_string(schedule.size));
     }
   } else if (step.peer != -1 || step.stream != 0) {
     return badStep(index, step, "peer or stream is set on a local step");
@@ -100,10 +103,10 @@ Status checkShape(const Schedule& schedule, size_t index, const Step& step) {
     return badStep(index, step, "sources are " + std::to_string(sources));
   }
   if (step.final && step.kind != StepKind::kReduce) return badStep(index, step, "final is set but it is no reduction");
-  if (step.kind == StepKind::kReduce &&
-      (schedule.type == DataType::kBytes || schedule.op == ReduceOp::kNone ||
-       step.length % static_cast<int64_t>(itemSize(schedule.type)) != 0)) {
-    return badStep(index, step, "length " + std::to_string(step.length) + ", type or op of the schedule cannot be reduced");
+  if (step.kind == StepKind::kReduce && (schedule.type == DataType::kBytes || schedule.op == ReduceOp::kNone ||
+                                         step.length % static_cast<int64_t>(itemSize(schedule.type)) != 0)) {
+    return badStep(index, step,
+                   "length " + std::to_string(step.length) + ", type or op of the schedule cannot be reduced");
   }
   return Status::ok();
 }
@@ -111,8 +114,9 @@ Status checkShape(const Schedule& schedule, size_t index, const Step& step) {
 Status checkOperands(const Schedule& schedule, size_t index, const Step& step) {
   for (int32_t i = step.sources_begin; i < step.sources_end; ++i) {
     if (!operandFits(schedule, step, schedule.sources[static_cast<size_t>(i)])) {
-      return badStep(index, step, "source " + std::to_string(i - step.sources_begin) +
-                                      " is outside its buffer, a ring outside scratch, or not on whole items");
+      return badStep(index, step,
+                     "source " + std::to_string(i - step.sources_begin) +
+                         " is outside its buffer, a ring outside scratch, or not on whole items");
     }
   }
   if (step.kind == StepKind::kSend) {
@@ -152,9 +156,9 @@ Status checkStreams(const Schedule& schedule) {
     const auto& [kind, peer, stream, index] = seen[i];
     const auto& [kind_before, peer_before, stream_before, index_before] = seen[i - 1];
     if (kind == kind_before && peer == peer_before && stream == stream_before) {
-      return badStep(index, schedule.steps[index], "stream " + std::to_string(stream) + " has step " +
-                                                       std::to_string(index_before) + " with peer " +
-                                                       std::to_string(peer) + " already");
+      return badStep(index, schedule.steps[index],
+                     "stream " + std::to_string(stream) + " has step " + std::to_string(index_before) + " with peer " +
+                         std::to_string(peer) + " already");
     }
   }
   return Status::ok();
@@ -167,19 +171,24 @@ size_t itemSize(DataType type) {
     case DataType::kBytes:
     case DataType::kBool:
     case DataType::kInt8:
-    case DataType::kUint8: return 1;
+    case DataType::kUint8:
+      return 1;
     case DataType::kInt16:
     case DataType::kUint16:
     case DataType::kFloat16:
-    case DataType::kBfloat16: return 2;
+    case DataType::kBfloat16:
+      return 2;
     case DataType::kInt32:
     case DataType::kUint32:
-    case DataType::kFloat32: return 4;
+    case DataType::kFloat32:
+      return 4;
     case DataType::kInt64:
     case DataType::kUint64:
     case DataType::kFloat64:
-    case DataType::kComplex64: return 8;
-    case DataType::kComplex128: return 16;
+    case DataType::kComplex64:
+      return 8;
+    case DataType::kComplex128:
+      return 16;
   }
   JHETCC_CHECK(false, "type " + std::to_string(static_cast<int>(type)));
   return 0;

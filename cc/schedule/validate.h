@@ -11,8 +11,8 @@ namespace jhetcc::schedule {
 /// The error of this room: "schedule: what", code "bad_schedule".
 Status badSchedule(const std::string& what);
 
-/// Ranges inside buffers, dependencies on existing steps, kinds, wraps, one step a stream and peer. Values that came from
-/// outside: enumerations may hold any byte.
+/// Ranges inside buffers, dependencies on existing steps, kinds, wraps, one step a stream and peer. Values that came
+/// from outside: enumerations may hold any byte.
 Status validate(const Schedule& schedule);
 
 }  // namespace jhetcc::schedule

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""(operation, layout) -> plan: algorithms, costs, the choice. Pure: no I/O, no clock, imports neither JAX nor the core."""
+"""(operation, layout) -> plan: algorithms, costs, the choice. Pure: no I/O, no clock, neither JAX nor the core."""
 
 from .choice import ALGORITHMS as ALGORITHMS
 from .choice import candidates as candidates

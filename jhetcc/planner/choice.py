@@ -60,9 +60,7 @@ def candidates(operation: Operation, layout: Layout) -> list[tuple[str, float]]:
     return sorted(found, key=lambda item: float(f"{item[1]:.6g}"))  # so that rounding does not decide
 
 
-def plan(
-    operation: Operation, layout: Layout, *, algorithm: str | None = None, chunk_bytes: int | None = None
-) -> Plan:
+def plan(operation: Operation, layout: Layout, *, algorithm: str | None = None, chunk_bytes: int | None = None) -> Plan:
     """Chooses the method of an operation; the same on every rank that asks with equal arguments.
 
     Args:

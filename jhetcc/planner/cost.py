@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted seconds by the alpha-beta model: a message costs its link's alpha and beta a byte; memory costs by the byte.
+"""Predicted seconds by the alpha-beta model: a message costs its link's alpha and beta a byte; memory by the byte.
 
-Source: R. Hockney, "The communication challenge for MPP", 1994; the split of alpha into a wait and the sender's own work
-follows D. Culler et al., "LogP: towards a realistic model of parallel computation", 1993. Ranks of a host share its link to
-other hosts.
+Source: R. Hockney, "The communication challenge for MPP", 1994; the split of alpha into a wait and the sender's own
+work follows D. Culler et al., "LogP: towards a realistic model of parallel computation", 1993. Ranks of a host share
+its link to other hosts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Direct exchange: every byte travels once, straight from its contributor to who needs it.
 
-The method for everything that moves data without reducing it, for reduce and psum_scatter, and (in ``direct_reduce.py``)
-for all-reduce. A reduction happens in one step at the owner, in rank order, so it fits every dtype.
+The method for everything that moves data without reducing it, for reduce and psum_scatter, and (in
+``direct_reduce.py``) for all-reduce. A reduction happens in one step at the owner, in rank order, so it fits every
+dtype.
 Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
 sections 4.1 and 4.3 (the pairwise and the long-message forms).
 
-In place. Input and output may be the same memory. Where a rank both sends from and receives into the same range, waiting for
-the send before receiving would be a cycle of waits between the ranks, so one side of each pair receives into a scratch ring.
+In place. Input and output may be the same memory. Where a rank both sends from and receives into the same range,
+waiting for the send before receiving would be a cycle of waits between the ranks, so one side of each pair receives
+into a scratch ring.
 """
 
 from __future__ import annotations
@@ -92,12 +94,17 @@ def _all_gather(b: Builder) -> None:
         b.copy(b.output(own_begin), b.input(), own)
 
 
+def _root(b: Builder) -> int:
+    assert b.operation.root is not None  # the operation was checked
+    return b.operation.root
+
+
 def _gather(b: Builder) -> None:
     rows = _rows(b)
     own_begin, own = rows[b.rank]
     agreement(b)
-    if b.rank != b.operation.root:
-        sent = [b.send(b.operation.root, b.input(), own)] if own else []
+    if b.rank != _root(b):
+        sent = [b.send(_root(b), b.input(), own)] if own else []
         if b.output_bytes:
             b.fill(b.output(), b.output_bytes, after=[(step, -1) for step in sent])
         return
@@ -113,14 +120,14 @@ def _scatter(b: Builder) -> None:
     begin, own = rows[b.rank]
     agreement(b)
     sent: list[int] = []
-    if b.rank == b.operation.root:
+    if b.rank == _root(b):
         for peer in b.others():
             if rows[peer][1]:
                 sent.append(b.send(peer, b.input(rows[peer][0]), rows[peer][1]))
         if own:
             b.copy(b.output(), b.input(begin), own)
     elif own:
-        b.recv(b.operation.root, b.output(), own)
+        b.recv(_root(b), b.output(), own)
     if b.output_bytes > own:
         b.fill(b.output(own), b.output_bytes - own, after=[(step, -1) for step in sent])
 
@@ -129,8 +136,8 @@ def _broadcast(b: Builder) -> None:
     agreement(b)
     if not b.input_bytes:
         return
-    if b.rank != b.operation.root:
-        b.recv(b.operation.root, b.output(), b.input_bytes)
+    if b.rank != _root(b):
+        b.recv(_root(b), b.output(), b.input_bytes)
         return
     for peer in b.others():
         b.send(peer, b.input(), b.input_bytes)
@@ -141,10 +148,10 @@ def _reduce(b: Builder) -> None:
     agreement(b)
     if not b.input_bytes:
         return
-    if b.rank == b.operation.root:
+    if b.rank == _root(b):
         owner_reduce(b, b.input(), b.output(), b.input_bytes)
         return
-    sent = b.send(b.operation.root, b.input(), b.input_bytes)
+    sent = b.send(_root(b), b.input(), b.input_bytes)
     b.fill(b.output(), b.output_bytes, after=[sent])
 
 
@@ -186,17 +193,18 @@ def _pass_on(b: Builder, to: int | None, source: int | None) -> None:
 def _point_to_point(b: Builder) -> None:
     operation = b.operation
     to, source = operation.to, operation.from_
-    if b.rank in (to, source) and not (operation.name == "sendrecv" and to == source):
-        raise ValueError(f"{operation.text()} on rank {b.rank}: a message to itself needs sendrecv with itself on both sides")
+    if b.rank in (to, source) and to != source:
+        raise ValueError(f"{operation.text()} on rank {b.rank}: only sendrecv, with itself on both sides, can do that")
     if to == b.rank:
         if b.input_bytes:
             b.copy(b.output(), b.input(), b.input_bytes)
-    elif operation.name == "send":
-        b.send(to, b.input(), b.input_bytes)
-    elif operation.name == "recv":
+        return
+    sent = None if to is None else b.send(to, b.input(), b.input_bytes)
+    if source is None:
+        return
+    if sent is None:
         b.recv(source, b.output(), b.output_bytes)
     else:
-        sent = b.send(to, b.input(), b.input_bytes)
         _receive_beside(b, source, b.output(), b.output_bytes, sent)
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Direct all-reduce, in one shot or two.
 
-one_shot: everybody sends its whole input to everybody and reduces all contributions; one message time, n times the bytes.
-two_shot: the owner of a shard gets everybody's part of it, reduces, and sends the result to everybody; pipelined by chunk.
-Both reduce all contributions of an element in one step in rank order, so they give the same bits and fit every dtype.
+one_shot: everybody sends its whole input to everybody and reduces all contributions; one message time, n times the
+bytes. two_shot: the owner of a shard gets everybody's part of it, reduces, and sends the result to everybody;
+pipelined by chunk. Both reduce all contributions of an element in one step in rank order, so they give the same bits
+and fit every dtype.
 Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
-section 4.5 (reduce-scatter then all-gather); the one- and two-shot forms as in P. Patarasuk, X. Yuan, "Bandwidth optimal
-all-reduce algorithms for clusters of workstations", 2009, section 2.
+section 4.5 (reduce-scatter then all-gather); the one- and two-shot forms as in P. Patarasuk, X. Yuan, "Bandwidth
+optimal all-reduce algorithms for clusters of workstations", 2009, section 2.
 """
 
 from __future__ import annotations

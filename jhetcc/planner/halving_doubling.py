@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recursive halving and doubling: all-reduce in 2 log2(n) rounds, for sizes that are powers of two.
 
-Order of reduction: neighbours first, then pairs of pairs: ((0 1)(2 3))((4 5)(6 7)); rank order, bracketed as a tree, the same
-for every element. Partial sums are stored, so f16 and bf16 do not fit.
+Order of reduction: neighbours first, then pairs of pairs: ((0 1)(2 3))((4 5)(6 7)); rank order, bracketed as a tree,
+the same for every element. Partial sums are stored, so f16 and bf16 do not fit.
 Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
 section 4.5 (Rabenseifner's algorithm), here with the nearest partner first.
 

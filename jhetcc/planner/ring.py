@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ring: every rank talks to its two neighbours only; each byte passes every link once. All-reduce, psum_scatter, all_gather.
+"""Ring: every rank talks to its two neighbours only. All-reduce, psum_scatter and all_gather.
 
-Order of reduction: the partial sum of shard s starts at rank s+1 and goes round to its owner s, so shard s is reduced in the
-order s+1, s+2, ..., s (indexes modulo the size), left to right, the same for all ranks because the owner's bits go round.
-Partial sums are stored, so f16 and bf16 do not fit.
+Order of reduction: the partial sum of shard s starts at rank s+1 and goes round to its owner s, so shard s is reduced
+in the order s+1, s+2, ..., s (indexes modulo the size), left to right, the same for all ranks because the owner's bits
+go round. Partial sums are stored, so f16 and bf16 do not fit.
 Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 
 Streams: 0 to n-2 the reducing rounds, n-1 to 2n-3 the gathering rounds.

@@ -92,7 +92,9 @@ def validate(s: Schedule) -> None:
     if s.type > len(DTYPES) or s.op >= len(OPS):
         raise ValueError(f"schedule: no dtype {s.type} or no op {s.op}")
     if s.chunk_bytes <= 0 or s.chunk_bytes % s.itemsize:
-        raise ValueError(f"schedule: chunk_bytes {s.chunk_bytes} is not a positive multiple of the item size {s.itemsize}")
+        raise ValueError(
+            f"schedule: chunk_bytes {s.chunk_bytes} is not a positive multiple of the item size {s.itemsize}"
+        )
     sizes = (s.chunk_bytes, s.input_bytes, s.output_bytes, s.scratch_bytes)
     if min(sizes) < 0 or max(sizes) > _BYTES_MAX:
         raise ValueError("schedule: a buffer or chunk size is negative or absurd")

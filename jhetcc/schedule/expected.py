@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every output must hold: for each operation, which element of which rank's input belongs in each output element."""
+"""What every output must hold: which element of which rank's input belongs in each output element."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules as marked graphs: is there a run that never gets stuck, and how long do pipelined chunks take.
 
-Nodes are starts and completions of steps; an edge with t tokens says that iteration i waits for iteration i - t. Edges: a step's
-completion after its start; dependencies; a message's completion after its partner's start and completion (rendezvous, the
-strictest an engine may be); at most ``WINDOW`` iterations of a send or receive under way; iterations start in order. A marked graph is
-live if and only if every cycle holds a token.
+Nodes are starts and completions of steps; an edge with t tokens says that iteration i waits for iteration i - t.
+Edges: a step's completion after its start; dependencies; a message's completion after its partner's start and
+completion (rendezvous, the strictest an engine may be); at most ``WINDOW`` iterations of a send or receive under way;
+iterations in order. A marked graph is live if and only if every cycle holds a token.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
     for rank, step in steps:
         s, start = schedules[rank], number[rank, step]
         edges.append((start, start + 1, 0))
-        edges.append((start, start, 1))
+        edges += [(start, start, 1), (start + 1, start + 1, 1)]
         for on, distance in s.dependencies(step):
             end = number[rank, on] + 1
             if distance == WHOLE and s.iterations(on) > 1:
@@ -204,7 +204,9 @@ def pipelined_seconds(schedules: Mapping[int, Schedule], seconds: Callable[[Sche
     steps, edges, _ = _marked_graph(schedules)
     cost = [0.0] * (2 * len(steps))
     for i, (rank, step) in enumerate(steps):
-        cost[2 * i] = seconds(schedules[rank], step)
+        # A message moves once both sides have started.
+        at = 2 * i + (schedules[rank].kind[step] == RECV)
+        cost[at] = seconds(schedules[rank], step)
     count = max((schedules[rank].iterations(step) for rank, step in steps), default=1)
     first = _longest_path(len(cost), [(a, b) for a, b, tokens in edges if not tokens], cost)
     return first + (count - 1) * (cycle_ratio(len(cost), edges, cost) if count > 1 else 0.0)

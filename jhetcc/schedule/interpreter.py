@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the schedules of all ranks at once: with terms instead of numbers to prove them, or with numbers as the engine's oracle."""
+"""Runs the schedules of all ranks at once: on terms to prove them, or on numbers as the engine's oracle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .expected import ZERO, contributions
 from .graph import check_live
 from .operation import DTYPES, OPS, Operation
 from .program import Event, Program, ScheduleError
-from .value import COPY, FILL, INPUT, OUTPUT, RECV, REDUCE, SCRATCH, SEND, Schedule
+from .value import COPY, INPUT, OUTPUT, RECV, REDUCE, SCRATCH, SEND, Schedule
 from .values import numpy_dtype, reduce_terms
 
 __all__ = ["Proof", "ScheduleError", "prove", "run"]
@@ -39,9 +39,9 @@ class Proof:
 def prove(operation: Operations, schedules: Schedules, *, in_place: bool | None = None) -> Proof:
     """Proves that schedules do an operation, in every legal interleaving.
 
-    Every output element holds exactly the right contributions once, reduced in one order on all ranks, f16 and bf16 in one
-    step; nothing is read that nothing wrote; no two accesses race; every message has two sides of one length; it never gets stuck;
-    each rank's completion depends on each rank's start (not for point to point).
+    Every output element holds exactly the right contributions once, reduced in one order on all ranks, f16 and bf16 in
+    one step; nothing is read that nothing wrote; no two accesses race; every message has two sides of one length; it
+    never gets stuck; each rank's completion depends on each rank's start (not for point to point).
 
     Args:
       operation: what they should do; for point to point one for each rank.
@@ -148,21 +148,18 @@ def _execute(program: Program, order, memories, unit: int, reduce, zero, look=No
             buffer, offset = place
             return memory[buffer][offset // unit : (offset + length) // unit]
 
-        if event.kind == RECV:
-            read = [flying.pop(program.partner[number])]
-        else:
-            read = [slot(place) for place in event.sources]
-        for value in read if look is not None else ():
-            look(event, value)
+        arrived = [flying.pop(program.partner[number])] if event.kind == RECV else []
+        read = arrived or [slot(place) for place in event.sources]
+        if look is not None:
+            for value in read:
+                look(event, value)
         if event.kind == SEND:  # a sent message may be copied away at once, or be read as late as its send completes
             flying[number] = read[0].copy()
             continue
-        if event.kind == REDUCE:
-            result = reduce(event, read)
-        else:
-            result = zero if event.kind == FILL else read[0].copy()
         assert event.target is not None
-        slot(event.target)[...] = result
+        # A fill reads nothing and writes zeros; the others have one value.
+        result = reduce(event, read) if event.kind == REDUCE else [*read, zero][0]
+        slot(event.target)[...] = np.array(result)
 
 
 def _check_header(operation: Operation, rank: int, s: Schedule, held: Mapping[int, Schedule]) -> None:

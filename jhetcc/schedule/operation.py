@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 __all__ = ["DTYPES", "OPS", "Operation", "can_reduce", "dtype_number", "fnv1a", "item_size"]
 
@@ -155,7 +156,7 @@ class Operation:
         if op != "none" and not can_reduce(self.dtype, op):
             raise ValueError(f"{self.name}: {op} of {self.dtype} does not exist")
 
-    def _get(self, key: str):
+    def _get(self, key: str) -> Any:
         return self.from_ if key == "from" else getattr(self, key)
 
     @property
@@ -295,7 +296,7 @@ def _text(operation: Operation) -> str:
         return "barrier()"
     parts = [f"{operation.dtype}[{','.join(map(str, operation.dims))}]"]
     for key in _KEYS[operation.name]:
-        value = operation._get(key)
+        value: Any = operation._get(key)
         if value is None:
             continue
         if key == "perm":

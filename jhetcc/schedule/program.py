@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ranks' schedules unrolled into events, and what must happen before what in *any* legal run.
 
-An event is one iteration of one step: it starts, then completes. Its sources are read and its target is written in between.
-Ordered are only: a dependency's completion before the start; a send's start before its receive's completion. Not ordered, since a
-send may be copied away: a receive before its send's completion. Iterations of one step are not ordered by themselves.
+An event is one iteration of one step: it starts, then completes. Its sources are read and its target is written in
+between. Ordered are only: a dependency's completion before the start; a send's start before its receive's completion.
+Not ordered, since a send may be copied away: a receive before its send's completion. Iterations of one step are not
+ordered by themselves.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ What steps, iterations, wraps, distances and matching mean is said in ``cc/sched
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -176,7 +177,9 @@ class Schedule:
             kind = int(self.kind[step])
             words = [f"{step:4d}  {KIND_NAMES[kind]:6s} {int(self.length[step]):>10d} B x{self.iterations(step):<4d}"]
             if kind in (SEND, RECV):
-                words.append(f"{'to' if kind == SEND else 'from'} {int(self.peer[step])} stream {int(self.stream[step])}")
+                words.append(
+                    f"{'to' if kind == SEND else 'from'} {int(self.peer[step])} stream {int(self.stream[step])}"
+                )
             if kind != SEND:
                 words.append(f"{self.target(step).text()} <-" if kind != FILL else f"{self.target(step).text()} <- 0")
             words += [" ".join(place.text() for place in self.sources(step))]
@@ -190,13 +193,13 @@ class Schedule:
 
     def replace(self, **changes) -> Schedule:
         """A copy with some fields changed; arrays are converted to their columns' types."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)} | changes
-        return Schedule(**{k: np.asarray(v, COLUMNS[k]) if k in COLUMNS else v for k, v in values.items()})
+        typed = {k: np.asarray(v, COLUMNS[k]) if k in COLUMNS else v for k, v in changes.items()}
+        return dataclasses.replace(self, **typed)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A method chosen for an operation on ``size`` ranks, the same value on all of them; each expands only its own rank.
+    """A method chosen for an operation, the same value on all ranks; each expands only its own.
 
     Attributes:
       operation: what is asked.
@@ -236,5 +239,3 @@ class Plan:
 
     def __str__(self) -> str:
         return f"{self.operation.text()} on {self.size} ranks by {self.algorithm}, chunks of {self.chunk_bytes} bytes"
-
-

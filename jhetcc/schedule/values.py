@@ -46,8 +46,8 @@ def reduce_terms(values: Sequence[np.ndarray], dtype: str, op: str, divisor: int
       divisor: for a mean whose result is complete, the number of contributions; else 0.
 
     Returns:
-      An array of the same dtype. f16 and bf16 accumulate in f32 and round once; NaN results are the one quiet NaN; max and
-      min give NaN if any is NaN and hold -0.0 < +0.0; integers wrap; bool sums are or, products and.
+      An array of the same dtype. f16 and bf16 accumulate in f32 and round once; NaN results are the one quiet NaN; max
+      and min give NaN if any is NaN and hold -0.0 < +0.0; integers wrap; bool sums are or, products and.
 
     Raises:
       ValueError: the reduction does not exist.
@@ -95,17 +95,17 @@ def _bool(terms: Sequence[np.ndarray], op: str) -> np.ndarray:
 
 
 def _complex(terms: Sequence[np.ndarray], kind: np.dtype, op: str, divisor: int) -> np.ndarray:
-    re, im = terms[0].real.copy(), terms[0].imag.copy()
-    for term in terms[1:]:
+    part = np.dtype(f"f{kind.itemsize // 2}")
+    pairs = [term.reshape(-1).view(part).reshape(-1, 2) for term in terms]
+    re, im = pairs[0][:, 0], pairs[0][:, 1]
+    for pair in pairs[1:]:
         if op == "prod":
-            re, im = re * term.real - im * term.imag, re * term.imag + im * term.real
+            re, im = re * pair[:, 0] - im * pair[:, 1], re * pair[:, 1] + im * pair[:, 0]
         else:
-            re, im = re + term.real, im + term.imag
+            re, im = re + pair[:, 0], im + pair[:, 1]
     if op == "mean" and divisor:
-        re, im = re / re.dtype.type(divisor), im / im.dtype.type(divisor)
-    result = np.empty(re.shape, kind)
-    result.real, result.imag = _quiet(re), _quiet(im)
-    return result
+        re, im = re / part.type(divisor), im / part.type(divisor)
+    return np.stack([_quiet(re), _quiet(im)], axis=1).reshape(-1).view(kind).reshape(terms[0].shape)
 
 
 def _extreme(terms: Sequence[np.ndarray], kind: np.dtype, op: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from planner_drawing import chunk_sizes, operations
 from jhetcc.planner import ALGORITHMS, Layout, candidates, plan
 from jhetcc.schedule import Operation, Schedule, check_marked_graph, prove
 
-LAWS = settings(max_examples=120, deadline=None, derandomize=True)
+LAWS = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 @LAWS
