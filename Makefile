@@ -51,7 +51,8 @@ bench: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python -P -m jhetcc env --markdown > docs/options.md
-	$(BUILD)/bin/python -P -m nanobind.stubgen -i $$($(VENV)/bin/python -P -c 'import jhetcc, os; print(os.path.dirname(os.path.dirname(jhetcc.__file__)))') -m jhetcc._core -o jhetcc/_core.pyi
+	$(VENV)/bin/python -P -c "import glob, sys; sys.path += glob.glob('$(BUILD)/lib/python*/site-packages'); \
+	  from nanobind.stubgen import main; main(['-m', 'jhetcc._core', '-o', 'jhetcc/_core.pyi'])"
 
 clean:
 	rm -rf build out .venv .venv-*

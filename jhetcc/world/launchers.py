@@ -79,7 +79,7 @@ def _missing(environment: Mapping[str, str], launcher: str, trace: str, names: t
 
 
 def _on_one_host(found_job: str) -> tuple[str, str]:
-    return f"127.0.0.1:{derived_port(found_job)}", "all processes being on one host"
+    return f"127.0.0.1:{derived_port(found_job)}", "a derived port, all processes being on one host"
 
 
 def torchrun(environment: Mapping[str, str], anchor: Callable[[], str]) -> Found | Ignored | None:
