@@ -14,12 +14,16 @@ struct Engine::Communicator {
   CommunicatorSpec spec;
   std::unique_ptr<control::Membership> membership;
   std::unordered_map<int32_t, int32_t> member_of;  ///< world rank -> index
-  uint64_t next_sequence = 0;
-  uint64_t finished = 0;
+  uint64_t next_sequence = 0;           ///< collectives only
+  uint64_t started = 0, finished = 0;  ///< send and recv, too
   std::string last_text;
   std::deque<Parked*> parked;  ///< frames of operations not started here yet
   std::map<std::pair<int32_t, uint32_t>, uint64_t> sends, receives;  ///< (member, tag) -> next sequence
 
+  /// Is this index the peer's own? Nobody speaks for somebody else.
+  bool isFrom(uint32_t source, int32_t world_rank) const {
+    return source < spec.world_ranks.size() && spec.world_ranks[source] == world_rank;
+  }
   std::string numbered(uint64_t sequence, const std::string& text) const {
     return "#" + std::to_string(sequence) + " " + text;
   }

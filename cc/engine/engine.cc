@@ -24,6 +24,11 @@ std::string_view messageType(std::string_view text) {
   return text.substr(open + 1, end - open - 1);
 }
 
+Status closedStatus(const std::string& text) {
+  return Status(Kind::kAborted, Scope::kCommunicator, "closed",
+                text + ": this communicator was closed or replaced by shrink(); use the new one");
+}
+
 }  // namespace
 
 Engine::Engine(int32_t world_rank, const EngineOptions& options, const Clock& clock, trace::Trace& trace)
@@ -63,6 +68,9 @@ void Engine::createCommunicator(const CommunicatorSpec& spec) {
   for (Parked* parked : waiting) {
     if (parked->header.communicator != spec.id) {
       unknown_.push_back(parked);
+    } else if (!raw->isFrom(parked->header.source, parked->peer)) {
+      ++stale_frames_;
+      pool_.put(parked);
     } else if (parked->header.type == FrameType::kControl) {
       onControl(*raw, static_cast<int>(parked->header.source), parked->header, parked->payload.data());
       pool_.put(parked);
@@ -75,6 +83,10 @@ void Engine::createCommunicator(const CommunicatorSpec& spec) {
 void Engine::destroyCommunicator(uint64_t id) {
   auto found = communicators_.find(id);
   if (found == communicators_.end()) return;
+  if (active_ && active_->communicator == found->second.get()) {
+    if (!active_->withdrawn) withdrawActive();
+    finishActive(closedStatus(active_->command().text));
+  }
   for (Parked* parked : found->second->parked) pool_.put(parked);
   communicators_.erase(found);
   dead_.insert(id);
@@ -91,8 +103,7 @@ void Engine::activateNext() {
   queue_.pop_front();
   auto found = communicators_.find(request.communicator);
   if (found == communicators_.end()) {
-    request.completion->onDone(Status(Kind::kAborted, Scope::kCommunicator, "closed",
-                                      request.command->text + ": this communicator was closed or replaced by shrink(); use the new one"));
+    request.completion->onDone(closedStatus(request.command->text));
     return;
   }
   Communicator& communicator = *found->second;
@@ -110,6 +121,7 @@ void Engine::activateNext() {
   } else {
     active_->sequence = communicator.next_sequence++;
   }
+  ++communicator.started;
   communicator.last_text = active_->text();
   trace_.counters.add(trace::Counter::kOperationsStarted);
   note(trace::EventKind::kOperationStarted, communicator, active_->sequence, 0, command.text_hash);
@@ -188,6 +200,10 @@ void Engine::onFrame(rail::Rail& rail, const FrameHeader& header, const void* pa
     rail.peerSaidGoodbye();
     return;
   }
+  if (header.type != FrameType::kData && header.type != FrameType::kOffer && header.type != FrameType::kControl) {
+    ++stale_frames_;
+    return;
+  }
   if (header.type == FrameType::kControl && header.communicator == 0) {
     onProbe(rail.peer(), header, payload);
     return;
@@ -198,12 +214,12 @@ void Engine::onFrame(rail::Rail& rail, const FrameHeader& header, const void* pa
       ++stale_frames_;
     } else {
       unknown_.push_back(pool_.take(header, payload));
+      unknown_.back()->peer = rail.peer();
     }
     return;
   }
   Communicator& communicator = *found->second;
-  if (header.source >= communicator.spec.world_ranks.size() ||
-      communicator.spec.world_ranks[header.source] != rail.peer()) {
+  if (!communicator.isFrom(header.source, rail.peer())) {
     ++stale_frames_;  // an index that is not this peer's: never let it speak for somebody else
     return;
   }

@@ -103,6 +103,8 @@ class Engine {
   std::optional<Activity> activity() const;
   std::vector<std::unique_ptr<rail::Rail>>& rails() { return rails_; }
   uint64_t staleFrames() const { return stale_frames_; }
+  /// Messages that came before they could be taken: most at one time since birth.
+  size_t parkedBlocks() const { return pool_.blocks(); }
 
  private:
   struct Communicator;

@@ -152,7 +152,7 @@ bool Operation::issue(int32_t index) {
   if (state.issued - state.completed >= kWindow || !dependenciesMet(step, state.issued)) return false;
   switch (step.kind) {
     case StepKind::kSend: return issueSend(index, step, state);
-    case StepKind::kRecv: return issueReceive(index, step, state);
+    case StepKind::kRecv: return issueReceive(index, state);
     default: break;
   }
   runLocal(step, state);
@@ -186,11 +186,11 @@ bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
   return true;
 }
 
-bool Operation::issueReceive(int32_t index, const Step& step, StepState& state) {
+bool Operation::issueReceive(int32_t index, StepState& state) {
   Parked* parked = state.parked_first;
-  (void)step;
   state.parked_first = parked->next;
   if (!state.parked_first) state.parked_last = nullptr;
+  --state.parked;
   deliver(index, parked->header, parked->payload.data());
   pool_->put(parked);
   return true;
@@ -215,7 +215,8 @@ bool Operation::deliver(int32_t index, const FrameHeader& header, const void* pa
 Status Operation::onMessage(const FrameHeader& header, const void* payload) {
   const int32_t index = program_->receiveStep(header.source, header.stream);
   const int64_t arrival = index < 0 ? 0 : header.index;
-  if (index < 0 || arrival >= states_[index].total || arrival < states_[index].issued ||
+  // Messages of a stream come in order and once; where one is missing or doubled, nothing after it is in its place.
+  if (index < 0 || arrival >= states_[index].total || arrival != states_[index].issued + states_[index].parked ||
       header.length != static_cast<uint64_t>(bytesOf(schedule_->steps[index], arrival))) {
     return Status(Kind::kMismatch, Scope::kCommunicator, "mismatch",
                   "message " + std::to_string(header.index) + " of stream " + std::to_string(header.stream) + " from member " +
@@ -235,6 +236,7 @@ Status Operation::onMessage(const FrameHeader& header, const void* payload) {
     state.parked_first = parked;
   }
   state.parked_last = parked;
+  ++state.parked;
   return Status::ok();
 }
 
