@@ -15,6 +15,7 @@ using transport::FrameHeader;
 using transport::FrameType;
 
 constexpr size_t kUnknownFramesMax = 16384;
+constexpr size_t kRetiredMax = 8;
 
 // The part of a send's or recv's text that both sides must agree on: "f32[8]" of "send(f32[8], to=1, tag=0)".
 std::string_view messageType(std::string_view text) {
@@ -88,8 +89,20 @@ void Engine::destroyCommunicator(uint64_t id) {
     finishActive(closedStatus(active_->command().text));
   }
   for (Parked* parked : found->second->parked) pool_.put(parked);
+  found->second->parked.clear();
+  if (found->second->membership->ending()) {
+    retired_.push_back(std::move(found->second));
+    if (retired_.size() > kRetiredMax) retired_.pop_front();
+  }
   communicators_.erase(found);
   dead_.insert(id);
+}
+
+Engine::Communicator* Engine::retired(uint64_t id) {
+  for (auto& communicator : retired_) {
+    if (communicator->spec.id == id) return communicator.get();
+  }
+  return nullptr;
 }
 
 void Engine::start(Request request) { queue_.push_back(std::move(request)); }
@@ -210,7 +223,10 @@ void Engine::onFrame(rail::Rail& rail, const FrameHeader& header, const void* pa
   }
   auto found = communicators_.find(header.communicator);
   if (found == communicators_.end()) {
-    if (dead_.count(header.communicator) || unknown_.size() >= kUnknownFramesMax) {
+    Communicator* ended = header.type == FrameType::kControl ? retired(header.communicator) : nullptr;
+    if (ended && ended->isFrom(header.source, rail.peer())) {
+      onControl(*ended, static_cast<int>(header.source), header, payload);
+    } else if (dead_.count(header.communicator) || unknown_.size() >= kUnknownFramesMax) {
       ++stale_frames_;
     } else {
       unknown_.push_back(pool_.take(header, payload));

@@ -81,7 +81,8 @@ class Engine {
 
   void addRail(std::unique_ptr<rail::Rail> rail);
   void createCommunicator(const CommunicatorSpec& spec);
-  /// Later frames of it are stale and change nothing.
+  /// Later frames of it are stale and change nothing; but if it had ended, this rank goes on to answer members that still
+  /// look for an agreement on how, and who survives.
   void destroyCommunicator(uint64_t id);
 
   void start(Request request);
@@ -129,6 +130,7 @@ class Engine {
   bool matchesActive(const Communicator& communicator, const transport::FrameHeader& header) const;
   void sendControl(Communicator& communicator, int member, uint16_t kind, const std::string& message);
   rail::Rail* railOf(int32_t world_rank);
+  Communicator* retired(uint64_t id);
   void warn(int64_t now_ns);
   std::optional<control::BlockedOperation> blocked() const;
   void countMessages();
@@ -143,6 +145,7 @@ class Engine {
   std::unordered_map<int32_t, rail::Rail*> rail_of_;
   std::unordered_map<uint64_t, std::unique_ptr<Communicator>> communicators_;
   std::unordered_set<uint64_t> dead_;  ///< ids destroyed here
+  std::deque<std::unique_ptr<Communicator>> retired_;  ///< of them, the latest that had ended: they answer, no more
   std::unordered_map<uint64_t, uint64_t> messages_started_;  ///< send/recv by (communicator, from, to, tag): how many
   std::deque<Parked*> unknown_;        ///< frames of communicators not created yet
   std::deque<Request> queue_;

@@ -179,12 +179,19 @@ void Engine::onRailBroken(rail::Rail& rail) {
       abortCommunicator(id, rail.brokenStatus().withContext(active_->text()), {member->second});
     }
   }
+  for (auto& communicator : retired_) {
+    auto member = communicator->member_of.find(rail.peer());
+    if (member != communicator->member_of.end()) {
+      communicator->membership->peerGone(member->second, rail.brokenStatus(), clock_.nowNs());
+    }
+  }
   next_tick_ns_ = 0;
 }
 
 void Engine::tick(int64_t now_ns) {
   next_tick_ns_ = now_ns + kTickNs;
   for (auto& [id, communicator] : communicators_) communicator->membership->tick(now_ns);
+  for (auto& communicator : retired_) communicator->membership->tick(now_ns);
   if (!active_ || active_->withdrawn) return;
   probes_->tick(now_ns);
   if (!probes_->found().isOk() && blocked() && probes_->foundInstance() == blocked()->instance) {
@@ -219,6 +226,7 @@ void Engine::warn(int64_t now_ns) {
 int64_t Engine::nextWakeNs() const {
   int64_t next = INT64_MAX;
   for (const auto& [id, communicator] : communicators_) next = std::min(next, communicator->membership->nextTickNs());
+  for (const auto& communicator : retired_) next = std::min(next, communicator->membership->nextTickNs());
   if (!active_ || active_->withdrawn) return next;
   next = std::min(next, probes_->nextTickNs());
   if (options_.operation_timeout_ns != INT64_MAX) next = std::min(next, active_->started_ns + options_.operation_timeout_ns);

@@ -26,7 +26,7 @@ std::vector<int32_t> firstRanks(int count) {
 }
 
 void checkAllWell(Simulation& simulation) {
-  simulation.check(true);
+  simulation.check();
   for (const Simulation::Job& job : simulation.jobs()) {
     if (!job.status.isOk()) simulation.fail(job.planned->label + ": " + job.status.message());
   }

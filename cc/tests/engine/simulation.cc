@@ -2,6 +2,7 @@
 #include "simulation.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/hash.h"
 
@@ -35,7 +36,7 @@ size_t messagesTo(const schedule::Schedule& schedule) {
 }
 
 bool sameVerdict(const control::Verdict& a, const control::Verdict& b) {
-  return a.status.message() == b.status.message() && a.status.code() == b.status.code() && a.lost == b.lost;
+  return a.status.code() == b.status.code() && a.lost == b.lost;
 }
 
 }  // namespace
@@ -217,7 +218,7 @@ control::Membership* Simulation::membershipOf(int index, int member) {
   return rank(of.spec.world_ranks[static_cast<size_t>(member)]).engine->membership(of.spec.id);
 }
 
-int Simulation::shrink(int index) {
+int Simulation::shrink(int index, bool may_part) {
   const CommunicatorSpec old = group(index).spec;
   std::vector<int> asking;
   for (int member = 0; member < static_cast<int>(old.world_ranks.size()); ++member) {
@@ -230,7 +231,7 @@ int Simulation::shrink(int index) {
   run(1000 * kMs, 2 * kConfirmNs);
   const int64_t deadline = now() + 2000 * kMs;
   for (int member : asking) rank(old.world_ranks[static_cast<size_t>(member)]).engine->beginShrink(old.id, deadline);
-  std::vector<int32_t> agreed;
+  std::set<std::vector<int32_t>> agreed;
   std::vector<bool> ended(old.world_ranks.size());
   // Who knows the survivors destroys the old communicator at once, as jhetcc.world does.
   for (size_t left = asking.size(); left > 0 && now() < deadline + 1000 * kMs;) {
@@ -245,8 +246,8 @@ int Simulation::shrink(int index) {
       if (membership.survivors()) {
         std::vector<int32_t> mine;
         for (int32_t survivor : membership.survivors()->members) mine.push_back(old.world_ranks[static_cast<size_t>(survivor)]);
-        if (!agreed.empty() && agreed != mine) fail("two groups of survivors of " + old.name);
-        agreed = mine;
+        if (std::count(mine.begin(), mine.end(), world_rank) == 0) fail("a survivor that does not go on");
+        agreed.insert(mine);
       }
       rank(world_rank).engine->destroyCommunicator(old.id);
     }
@@ -255,7 +256,20 @@ int Simulation::shrink(int index) {
     const int32_t world_rank = old.world_ranks[static_cast<size_t>(member)];
     if (isUp(world_rank) && !ended[static_cast<size_t>(member)]) fail("shrink() of rank " + std::to_string(world_rank) + " did not end");
   }
-  return agreed.empty() ? -1 : makeGroup(old.name, agreed, old.epoch + 1, true);
+  std::set<int32_t> distinct;
+  size_t total = 0;
+  std::string text;
+  for (const auto& ranks : agreed) {
+    text += " {";
+    for (int32_t survivor : ranks) text += " " + std::to_string(survivor);
+    text += " }";
+    distinct.insert(ranks.begin(), ranks.end());
+    total += ranks.size();
+  }
+  if (total != distinct.size() || (agreed.size() > 1 && !may_part)) fail("several groups of survivors of " + old.name + ":" + text);
+  if (agreed.empty()) return -1;
+  const auto larger = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+  return makeGroup(old.name, *std::max_element(agreed.begin(), agreed.end(), larger), old.epoch + 1, true);
 }
 
 void Simulation::fail(const std::string& what) {
@@ -306,7 +320,12 @@ void Simulation::checkVerdicts(int index) {
     control::Membership* membership = membershipOf(index, static_cast<int>(member));
     if (mine.dead || mine.ever_stopped || !membership || !membership->verdict() || !membership->verdict()->confirmed) continue;
     const control::Verdict& verdict = *membership->verdict();
-    if (first && !sameVerdict(*first, verdict)) {
+    const bool is_out = std::count(verdict.lost.begin(), verdict.lost.end(), static_cast<int32_t>(member)) > 0;
+    if (is_out) {  // told in words of its own
+      if (first && !sameVerdict(*first, verdict)) fail("another verdict for rank " + std::to_string(ranks[member]));
+      continue;
+    }
+    if (first && (!sameVerdict(*first, verdict) || first->status.message() != verdict.status.message())) {
       fail("two verdicts on " + group(index).spec.name + ":\n  " + first->status.message() + "\n  " + verdict.status.message());
     }
     first = &verdict;
@@ -321,9 +340,11 @@ void Simulation::checkVerdicts(int index) {
   }
 }
 
-void Simulation::check(bool same_verdicts) {
+void Simulation::check(size_t verdicts_from) {
   checkJobs();
-  for (int index = 0; same_verdicts && index < static_cast<int>(groups_.size()); ++index) checkVerdicts(index);
+  for (int index = 0; index < static_cast<int>(groups_.size()); ++index) {
+    if (group(index).spec.world_ranks.size() >= verdicts_from) checkVerdicts(index);
+  }
   // Nobody is more than one operation of a communicator ahead.
   size_t most = 0;
   for (const Job& job : jobs_) most = std::max(most, messagesTo(*job.command->program->schedule));

@@ -65,11 +65,13 @@ class Simulation {
   void stop(int rank);
   void resume(int rank);
   void abort(int rank, int group, const std::string& why);
-  /// What the survivors of a group do next. Returns the new group, or -1 if nobody goes on.
-  int shrink(int group);
+  /// What the survivors of a group do next. Returns the new group, or -1 if nobody goes on. `may_part`: two ranks could not
+  /// talk to each other, so that two groups without a common rank may go on (the larger is returned).
+  int shrink(int group, bool may_part);
 
-  /// What must hold whatever was done to the ranks. `same_verdicts`: the network never parted two ranks that live.
-  void check(bool same_verdicts);
+  /// What must hold whatever was done to the ranks. Members of communicators of at least `verdicts_from` ranks must hold the
+  /// same verdict: 1, unless two ranks that live cannot talk to each other.
+  void check(size_t verdicts_from = 1);
   void fail(const std::string& what);
   std::string failures() const;  ///< empty: all is well
 
