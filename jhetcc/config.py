@@ -191,7 +191,7 @@ class Options:
         "auto",
         _auto(_one_of("direct", "one_shot", "two_shot", "halving_doubling", "ring", "tree")),
         "tuning",
-        "auto: chosen by size; or force one",
+        "auto: chosen by size; or force one for the operations it fits",
         agreed=True,
     )
     simd: str | None = _option(

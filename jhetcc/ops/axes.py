@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an axis name means, and where a program that uses it may run.
+
+``resolve`` answers at trace time; ``check_placement`` answers in the lowering rule, when the devices are known. Called on
+the thread that traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from jhetcc import compat
+from jhetcc.errors import BadArgumentError, UnavailableError
+from jhetcc.world import state
+
+__all__ = ["ISLANDS", "WORLD", "AxisName", "Axes", "check_placement", "index_of", "resolve"]
+
+AxisName = Hashable | tuple[Hashable, ...]
+WORLD = "world"
+ISLANDS = "islands"
+
+
+class Axes(NamedTuple):
+    """An axis name, taken apart.
+
+    Attributes:
+      local: axes of a local mesh; XLA's own collective does that part.
+      name: name of the communicator.
+      size: number of its ranks.
+    """
+
+    local: tuple[Hashable, ...]
+    name: str
+    size: int
+
+
+def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -> Axes:
+    """Finds the communicator behind an axis name.
+
+    Args:
+      axis_name: a communicator's name, or a tuple of local mesh axes and ``"islands"``.
+      function: who asks, for messages.
+      hierarchical: whether the function takes tuples with local mesh axes.
+
+    Raises:
+      BadArgumentError: unbound or mixed names.
+      NotInitializedError: before ``jhetcc.init()``.
+    """
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    bound = compat.bound_axes()
+    local = tuple(name for name in names if name in bound)
+    others = [name for name in names if name not in bound]
+    if not others:
+        raise BadArgumentError(
+            f"{function}: {axis_name!r} names axes of the local program only; use jax.lax.{function} for those, or add "
+            f"'{ISLANDS}' to reach the other islands: ({', '.join(map(repr, local))}, '{ISLANDS}')",
+            code="axis_name",
+        )
+    if len(others) > 1:
+        raise BadArgumentError(
+            f"{function}: {axis_name!r} holds more than one name that is not a local mesh axis ({others}); "
+            f"one communicator at a time. Axes bound here: {sorted(map(str, bound))}",
+            code="axis_name",
+        )
+    name = others[0]
+    if not isinstance(name, str):
+        raise BadArgumentError(f"{function}: a communicator's name is a string, not {name!r}", code="axis_name")
+    communicator = state.communicator(name)
+    if local and name != ISLANDS:
+        raise BadArgumentError(
+            f"{function}: {axis_name!r} mixes local mesh axes with '{name}', whose ranks are the local devices already; "
+            f"use '{name}' alone, or ({', '.join(map(repr, local))}, '{ISLANDS}')",
+            code="axis_name",
+        )
+    if local and not hierarchical:
+        raise BadArgumentError(
+            f"{function}: a tuple of axes is taken by psum, pmean, pmax, pmin, axis_index and axis_size only, not by "
+            f"{function}; use jax.lax.{function} over {local} and jhetcc.{function} over '{name}' one after the other",
+            code="axis_name",
+        )
+    if not communicator.local_ranks:
+        raise BadArgumentError(
+            f"{function}: this process is not a member of communicator '{name}' ({communicator.size} ranks); only its "
+            "members may call operations on it",
+            code="not_a_member",
+        )
+    return Axes(local, name, communicator.size)
+
+
+def index_of(value: Any, size: int, what: str, function: str, name: str) -> int:
+    """Checks a rank index (a root, a peer) of a communicator."""
+    try:
+        index = value.__index__()
+    except (AttributeError, TypeError) as error:
+        raise BadArgumentError(
+            f"{function}: {what} must be a Python integer known at trace time, not {value!r}", code="rank_index"
+        ) from error
+    if not 0 <= index < size:
+        raise BadArgumentError(
+            f"{function}: {what} {index} is not a rank of communicator '{name}': its ranks are 0 to {size - 1}, "
+            "numbered within the communicator",
+            code="rank_index",
+        )
+    return index
+
+
+def check_placement(place: compat.Placement, name: str, size: int, operation: str) -> None:
+    """Refuses programs whose devices are not the communicator's local ranks.
+
+    Raises:
+      BadArgumentError: wrong devices, or a program traced for a communicator of another size.
+      UnavailableError: a platform this version cannot serve.
+    """
+    if any(platform != "cpu" for platform in place.platforms):
+        raise UnavailableError(
+            f"{operation} on '{name}': platform {'/'.join(place.platforms)} is not served by this version, only cpu; run "
+            "the program on CPU devices",
+            code="platform",
+        )
+    communicator = state.communicator(name)
+    if communicator.size != size:
+        raise BadArgumentError(
+            f"{operation} on '{name}': traced for {size} ranks, but the communicator now has {communicator.size}: retrace "
+            "(call jax.clear_caches() and build the function anew)",
+            code="retrace",
+        )
+    if name == ISLANDS:
+        if place.count != 1:
+            raise BadArgumentError(
+                f"{operation} on '{ISLANDS}': the program runs on {place.count} devices; in this version an island's "
+                "contribution lives on one device. Reduce over the local mesh first and call the operation in a program "
+                f"on one device, or use '{WORLD}' inside jax.shard_map over all local ranks",
+                code="sharded_operand",
+            )
+        return
+    members = len(communicator.local_ranks)
+    devices = communicator.devices
+    if place.mesh is None:
+        if place.count == 1 and members == 1:
+            return  # which device it is shows at run time: JAX lowers such a program once for all devices
+        raise BadArgumentError(
+            f"{operation} on '{name}': this process owns {members} of its ranks and the program, under plain jit, runs on "
+            f"{place.count} device(s), so it is not said which rank contributes what. Either run it inside jax.shard_map "
+            f"over a mesh of all {members} local ranks, or start one process per device",
+            code="needs_shard_map",
+        )
+    if not place.manual:
+        raise BadArgumentError(
+            f"{operation} on '{name}': the enclosing jax.shard_map leaves some mesh axes automatic; make all of them manual "
+            "(drop axis_names, or name every axis)",
+            code="partly_manual",
+        )
+    wrong = place.count != members or (place.devices is not None and set(place.devices) != set(devices))
+    if wrong:
+        raise BadArgumentError(
+            f"{operation} on '{name}': the mesh of jax.shard_map must hold exactly this process's {members} member "
+            f"device(s) {list(map(str, devices))}, but holds {place.count}"
+            + (f": {list(map(str, place.devices))}" if place.devices is not None else ""),
+            code="mesh",
+        )
