@@ -44,23 +44,19 @@ def fingerprint(tree) -> jax.Array:
     return total
 
 
-def train_step(weights, state, tokens):
-    """One step of one rank: its own rows, everybody's mean."""
-    loss, gradients = jax.value_and_grad(model.loss)(weights, tokens)
-    gradients = jhetcc.pmean(gradients)
-    loss = jhetcc.pmean(loss)
-    updates, state = OPTIMIZER.update(gradients, state, weights)
-    weights = optax.apply_updates(weights, updates)
-    marks = jnp.stack([fingerprint(gradients), fingerprint(weights)])[None]
-    return weights, state, loss, gradients, marks
+def step_with(mean):
+    """One step of one rank: its own rows, and `mean` of gradients and loss."""
 
+    def step(weights, state, tokens):
+        loss, gradients = jax.value_and_grad(model.loss)(weights, tokens)
+        gradients = mean(gradients)
+        loss = mean(loss)
+        updates, state = OPTIMIZER.update(gradients, state, weights)
+        weights = optax.apply_updates(weights, updates)
+        marks = jnp.stack([fingerprint(gradients), fingerprint(weights)])[None]
+        return weights, state, loss, gradients, marks
 
-def silent_step(weights, state, tokens):
-    """The same work without a word to the others; the difference in time is what communication costs."""
-    loss, gradients = jax.value_and_grad(model.loss)(weights, tokens)
-    updates, state = OPTIMIZER.update(gradients, state, weights)
-    weights = optax.apply_updates(weights, updates)
-    return weights, state, loss, gradients, jnp.stack([fingerprint(gradients), fingerprint(weights)])[None]
+    return step
 
 
 class Island:
@@ -115,7 +111,7 @@ def train(comm, island, text, steps):
     """The job. Returns losses, and what all ranks are to agree on bit by bit: marks of every step, digests of the last."""
     first = comm.local_ranks[0]
     ins, outs = ("whole", "whole", "rows"), ("whole", "whole", "whole", "whole", "rows")
-    step = island.compile(train_step, ins, outs)
+    step = island.compile(step_with(jhetcc.pmean), ins, outs)
     weights = island.place(model.initial_weights(), "whole")
     state = island.place(OPTIMIZER.init(weights), "whole")
     mine = slice(first * ROWS_PER_RANK, (first + len(island.devices)) * ROWS_PER_RANK)
@@ -123,7 +119,9 @@ def train(comm, island, text, steps):
     def rows(number):
         return island.place(model.batch(text, number, comm.size * ROWS_PER_RANK)[mine], "rows")
 
-    silent_s = seconds_of_silent_steps(island.compile(silent_step, ins, outs), weights, state, rows(0))
+    # The same work without a word to the others, while they do the same: what a step takes longer is communicating and waiting.
+    silent_step = island.compile(step_with(lambda mine: mine), ins, outs)
+    silent_s = seconds_of_silent_steps(silent_step, weights, state, rows(0))
     losses, marks, gradients = [], [], None
     begun, begun_at = time.perf_counter(), 0
     for number in range(steps):
