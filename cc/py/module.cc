@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "py/bindings.h"
 
+#include <nanobind/stl/string.h>
+
 namespace nb = nanobind;
 
 namespace jhetcc::py {

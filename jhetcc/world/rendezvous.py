@@ -224,8 +224,10 @@ class Rendezvous:
         for other in members:
             if other.process_id == me.process_id:
                 continue
-            for local in range(me.ranks):
-                for remote in range(other.ranks):
+            low, high = (me, other) if me.process_id < other.process_id else (other, me)
+            for a in range(low.ranks):
+                for b in range(high.ranks):
+                    local, remote = (a, b) if low is me else (b, a)
                     self._connect_pair(process, me, other, local, remote, first_rank[other.process_id] + remote)
 
     def _connect_pair(self, process: Any, me: Member, other: Member, local: int, remote: int, peer: int) -> None:
