@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo, make test: everything from a clean clone. Variables: PYTHON (an interpreter), VENV (where it is installed), JAX (a version
+# specification), CPP=no (leave the C++ tests out), ARGS (passed on to pytest, the demo or the bench).
+
+PYTHON ?= python3
+VENV ?= .venv
+JAX ?= jax
+CPP ?= yes
+ARGS ?=
+
+BUILD := $(VENV)/build
+SOURCES := $(shell find cc jhetcc -type f -not -path '*/__pycache__/*' -not -path 'cc/tests/*') CMakeLists.txt pyproject.toml
+PRESETS := release asan tsan
+PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
+export PATH := $(CURDIR)/$(BUILD)/bin:$(PATH)
+
+.PHONY: demo test cpp-test lint format bench docs clean
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/jhetcc launch --islands cpu:2,cpu:1,cpu:1 examples/train_mixed.py $(ARGS)
+
+test: $(VENV)/.installed
+ifneq ($(CPP),no)
+	@tools/debian.sh
+	@if [ -e /usr/include/doctest/doctest.h ] || [ -n "$$DOCTEST" ]; then $(MAKE) --no-print-directory cpp-test; fi
+endif
+	$(VENV)/bin/pytest $(ARGS)
+
+# The sanitizers of older compilers do not bear the address randomisation of newer kernels.
+cpp-test: $(VENV)/.setup
+	@steady="$$(setarch -R true 2>/dev/null && echo 'setarch -R')"; \
+	for preset in $(PRESETS); do \
+	  cmake --preset $$preset > /dev/null && cmake --build --preset $$preset && $$steady ctest --preset $$preset || exit 1; \
+	done
+
+lint: $(VENV)/.lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+	$(VENV)/bin/lint-imports
+	git ls-files '*.cc' '*.h' | xargs $(VENV)/bin/clang-format --dry-run -Werror
+	git ls-files | xargs $(VENV)/bin/codespell
+
+format: $(VENV)/.lint
+	$(VENV)/bin/ruff check --fix-only --quiet .
+	$(VENV)/bin/ruff format .
+	git ls-files '*.cc' '*.h' | xargs $(VENV)/bin/clang-format -i
+
+bench: $(VENV)/.installed
+	$(VENV)/bin/python bench/collectives.py $(ARGS)
+
+docs: $(VENV)/.installed
+	$(VENV)/bin/python -P -m jhetcc env --markdown > docs/options.md
+	$(VENV)/bin/python -P -c "import glob, sys; sys.path += glob.glob('$(BUILD)/lib/python*/site-packages'); \
+	  from nanobind.stubgen import main; main(['-m', 'jhetcc._core', '-o', 'jhetcc/_core.pyi'])"
+
+clean:
+	rm -rf build out .venv .venv-*
+
+$(VENV)/.setup: pyproject.toml tools/setup.sh
+	@tools/setup.sh '$(PYTHON)' '$(VENV)'
+	@touch $@
+
+# What pyproject.toml asks for to run, test and show the package.
+$(VENV)/.packages: $(VENV)/.setup
+	@$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; e = p['optional-dependencies']; print('\n'.join(p['dependencies'] + e['test'] + e['demo']))" > $(VENV)/requirements.txt
+	$(PIP) install '$(JAX)' -r $(VENV)/requirements.txt
+	@touch $@
+
+# A regular wheel, built in a directory that stays: a change compiles only what it touches.
+$(VENV)/.installed: $(VENV)/.packages $(SOURCES)
+	@rm -rf $(VENV)/wheel
+	$(BUILD)/bin/pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
+	$(PIP) install --force-reinstall --no-deps $(VENV)/wheel/*.whl
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.packages
+	@$(VENV)/bin/python -c "import tomllib; print('\n'.join(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['lint']))" > $(VENV)/lint.txt
+	$(PIP) install -r $(VENV)/lint.txt
+	@touch $@

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server of the store: a poll loop on its own thread over proven connections.
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "control/store_protocol.h"
+#include "control/store_table.h"
+#include "net/socket.h"
+#include "net/wakeup.h"
+
+namespace jhetcc::control {
+namespace {
+
+/// A caller that does not read its replies is not listened to either.
+constexpr size_t kUnsentMax = size_t{4} << 20;
+
+}  // namespace
+
+class StoreServer::Loop {
+ public:
+  explicit Loop(net::Wakeup wakeup) : wakeup_(std::move(wakeup)) {}
+  void start() {
+    thread_ = startThread("jhetcc-store", [this] { run(); });
+  }
+  ~Loop() {
+    stop_.store(true);
+    wakeup_.signal();
+    if (thread_.joinable()) thread_.join();
+  }
+  /// The acceptor's thread.
+  void add(net::Connection connection) {
+    {
+      std::lock_guard lock(mutex_);
+      arrivals_.push_back(std::move(connection));
+    }
+    wakeup_.signal();
+  }
+
+ private:
+  struct Caller {
+    net::Connection connection;
+    net::MessageReader reader{kStoreRequestMax};
+    std::string unsent;
+    size_t sent = 0;
+    bool is_lost = false;
+  };
+
+  void run();
+  void admitArrivals();
+  void receive(uint64_t id, Caller& caller);
+  void handle(uint64_t id, Caller& caller, const std::string& message);
+  void reply(Caller& caller, uint64_t request, const StoreOutcome& outcome);
+  void flush(Caller& caller);
+  void lose(Caller& caller, const std::string& why);
+  void dropLost();
+
+  net::Wakeup wakeup_;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::vector<net::Connection> arrivals_;  ///< guarded by mutex_
+  std::map<uint64_t, Caller> callers_;     ///< the loop's thread only, as all below
+  uint64_t next_caller_ = 1;
+  StoreTable table_;
+  std::thread thread_;
+};
+
+void StoreServer::Loop::run() {
+  std::vector<pollfd> entries;
+  std::vector<uint64_t> ids;
+  try {
+    while (!stop_.load()) {
+      entries.assign(1, {wakeup_.descriptor(), POLLIN, 0});
+      ids.assign(1, 0);
+      for (const auto& [id, caller] : callers_) {
+        const size_t unsent = caller.unsent.size() - caller.sent;
+        short events = unsent > 0 ? POLLOUT : 0;
+        if (unsent < kUnsentMax) events |= POLLIN;
+        entries.push_back({caller.connection.fd.get(), events, 0});
+        ids.push_back(id);
+      }
+      ::poll(entries.data(), entries.size(), -1);
+      if (entries[0].revents != 0) wakeup_.clear();
+      for (size_t i = 1; i < entries.size(); ++i) {
+        Caller& caller = callers_.at(ids[i]);
+        if ((entries[i].revents & POLLOUT) != 0) flush(caller);
+        if ((entries[i].revents & ~POLLOUT) != 0 && !caller.is_lost) receive(ids[i], caller);
+      }
+      dropLost();
+      admitArrivals();
+    }
+  } catch (const std::exception& error) {
+    JHETCC_LOG(kError, "control", std::string("the store ended: ") + error.what());
+  }
+  callers_.clear();  // whoever calls learns that the store is gone
+}
+
+void StoreServer::Loop::admitArrivals() {
+  std::lock_guard lock(mutex_);
+  for (net::Connection& connection : arrivals_) {
+    JHETCC_LOG(kDebug, "control", "the store serves " + connection.description);
+    callers_[next_caller_++].connection = std::move(connection);
+  }
+  arrivals_.clear();
+}
+
+void StoreServer::Loop::receive(uint64_t id, Caller& caller) {
+  const Status status = caller.reader.readSome(caller.connection.fd.get(), "store");
+  for (;;) {
+    Result<std::optional<std::string>> message = caller.reader.next();
+    if (!message.isOk()) return lose(caller, message.status().message());
+    if (!message.value()) break;
+    handle(id, caller, *message.value());
+    if (caller.is_lost) return;
+  }
+  if (!status.isOk()) lose(caller, status.message());
+}
+
+void StoreServer::Loop::handle(uint64_t id, Caller& caller, const std::string& message) {
+  const std::optional<StoreRequest> request = decodeRequest(message);
+  if (!request) return lose(caller, "it sent what is no request");
+  std::vector<StoreWaiter> woken;
+  std::string woken_value;
+  const std::optional<StoreOutcome> outcome = table_.handle(id, *request, &woken, &woken_value);
+  if (outcome) reply(caller, request->id, *outcome);
+  for (const StoreWaiter& waiter : woken) {
+    const auto found = callers_.find(waiter.caller);
+    if (found != callers_.end()) reply(found->second, waiter.request, {StoreAnswer::kOk, woken_value, {}});
+  }
+}
+
+void StoreServer::Loop::reply(Caller& caller, uint64_t request, const StoreOutcome& outcome) {
+  if (caller.is_lost) return;
+  caller.unsent += net::framed(encodeReply(request, outcome));
+  flush(caller);
+}
+
+void StoreServer::Loop::flush(Caller& caller) {
+  while (caller.sent < caller.unsent.size()) {
+    const ssize_t sent = ::send(caller.connection.fd.get(), caller.unsent.data() + caller.sent,
+                                caller.unsent.size() - caller.sent, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (sent < 0) return lose(caller, net::disconnected("sending", errno).message());
+    caller.sent += static_cast<size_t>(sent);
+  }
+  caller.unsent.clear();
+  caller.sent = 0;
+}
+
+void StoreServer::Loop::lose(Caller& caller, const std::string& why) {
+  JHETCC_LOG(kDebug, "control", "the store lost " + caller.connection.description + ": " + why);
+  caller.is_lost = true;
+}
+
+void StoreServer::Loop::dropLost() {
+  for (auto entry = callers_.begin(); entry != callers_.end();) {
+    if (entry->second.is_lost) table_.forgetCaller(entry->first);
+    entry = entry->second.is_lost ? callers_.erase(entry) : std::next(entry);
+  }
+}
+
+StoreServer::StoreServer() = default;
+StoreServer::~StoreServer() = default;
+const net::Address& StoreServer::address() const { return acceptor_->address(); }
+
+Result<std::unique_ptr<StoreServer>> StoreServer::create(StoreServerConfig config) {
+  Result<net::Wakeup> wakeup = net::Wakeup::create();
+  if (!wakeup.isOk()) return wakeup.status();
+  std::unique_ptr<StoreServer> server(new StoreServer);
+  server->loop_ = std::make_unique<Loop>(std::move(wakeup).value());
+  Loop* loop = server->loop_.get();
+  net::AcceptorConfig acceptor;
+  acceptor.address = config.address;
+  acceptor.secret = config.secret;
+  acceptor.mine = config.mine;
+  acceptor.mine.role = net::Role::kControl;
+  acceptor.clock = config.clock;
+  acceptor.on_connection = [loop](net::Connection connection) { loop->add(std::move(connection)); };
+  Result<std::unique_ptr<net::Acceptor>> created = net::Acceptor::create(std::move(acceptor));
+  if (!created.isOk()) return created.status().withContext("starting the store");
+  server->acceptor_ = std::move(created).value();
+  loop->start();
+  return server;
+}
+
+}  // namespace jhetcc::control

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private to the engine: one communicator and the one active operation.
+#pragma once
+
+#include <map>
+#include <tuple>
+
+#include "base/hash.h"
+#include "engine/engine.h"
+
+namespace jhetcc::engine {
+
+struct Engine::Communicator {
+  CommunicatorSpec spec;
+  std::unique_ptr<control::Membership> membership;
+  std::unordered_map<int32_t, int32_t> member_of;  ///< world rank -> index
+  uint64_t next_sequence = 0;
+  uint64_t finished = 0;
+  std::string last_text;
+  std::deque<Parked*> parked;  ///< frames of operations not started here yet
+  std::map<std::pair<int32_t, uint32_t>, uint64_t> sends, receives;  ///< (member, tag) -> next sequence
+
+  std::string numbered(uint64_t sequence, const std::string& text) const {
+    return "#" + std::to_string(sequence) + " " + text;
+  }
+};
+
+struct Engine::Active final : OperationHost {
+  Engine* engine = nullptr;
+  Communicator* communicator = nullptr;
+  Request request;
+  Operation operation;
+  uint64_t sequence = 0;       ///< of the communicator, or of the last send/recv
+  uint64_t send_sequence = 0, receive_sequence = 0;
+  uint64_t fingerprint = 0;
+  int64_t started_ns = 0;
+  int64_t warned_ns = 0;
+  bool begun = false;     ///< the schedule is there and running
+  bool warned = false;
+  bool withdrawn = false; ///< the communicator is ending: waits for the verdict
+
+  const Command& command() const { return *request.command; }
+  std::string text() const {
+    return command().point_to_point ? command().text : communicator->numbered(sequence, command().text);
+  }
+  rail::Rail* railTo(int32_t member) override {
+    rail::Rail* rail = engine->railOf(communicator->spec.world_ranks[static_cast<size_t>(member)]);
+    JHETCC_CHECK(rail != nullptr, "no rail to member " + std::to_string(member) + " of " + communicator->spec.name);
+    return rail;
+  }
+  void fillHeader(transport::FrameHeader& header) override {
+    header.communicator = communicator->spec.id;
+    header.source = static_cast<uint32_t>(communicator->spec.self);
+    header.fingerprint = fingerprint;
+    header.sequence = sequence;
+    if (command().point_to_point) {
+      header.flags = kPointToPoint;
+      header.tag = command().tag;
+      header.sequence = send_sequence;
+    }
+  }
+};
+
+class Engine::RailSink final : public transport::EventSink {
+ public:
+  RailSink(Engine* engine, rail::Rail* rail) : engine_(engine), rail_(rail) {}
+  void onFrame(const transport::FrameHeader& header, const void* payload) override {
+    engine_->onFrame(*rail_, header, payload);
+  }
+  void onFetched(uint64_t token, Status status) override;
+  void onReleased(uint64_t cookie) override;
+
+ private:
+  Engine* engine_;
+  rail::Rail* rail_;
+};
+
+}  // namespace jhetcc::engine

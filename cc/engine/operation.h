@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One operation being run: a schedule's steps against buffers and rails. Single-threaded, under the engine's lock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "rail/rail.h"
+#include "schedule/schedule.h"
+#include "transport/transport.h"
+
+namespace jhetcc::engine {
+
+/// A schedule made ready to run: the receive steps found by (peer, stream). Shared and immutable.
+struct Program {
+  std::shared_ptr<const schedule::Schedule> schedule;
+  std::vector<std::pair<uint64_t, int32_t>> receive_steps;  ///< (peer << 16 | stream, step), ascending
+  static std::shared_ptr<const Program> make(std::shared_ptr<const schedule::Schedule> schedule);
+  int32_t receiveStep(uint32_t peer, uint16_t stream) const;  ///< -1: none
+};
+
+/// A message that came before it could be taken. Blocks are reused, never freed while the engine lives.
+struct Parked {
+  transport::FrameHeader header;
+  Parked* next = nullptr;
+  std::vector<char> payload;
+};
+class ParkedPool {
+ public:
+  Parked* take(const transport::FrameHeader& header, const void* payload);
+  void put(Parked* parked);
+
+ private:
+  std::vector<std::unique_ptr<Parked>> all_;
+  Parked* free_ = nullptr;
+};
+
+struct Buffers {
+  const void* input = nullptr;
+  void* output = nullptr;
+  uint64_t input_bytes = 0, output_bytes = 0;
+};
+
+/// FrameHeader::flags: the sequence counts the messages of (source, destination, tag), not operations.
+constexpr uint8_t kPointToPoint = 1;
+
+/// At most this many iterations of one send or receive step are under way.
+constexpr int64_t kWindow = 8;
+
+/// What a running operation needs from its engine.
+class OperationHost {
+ public:
+  virtual ~OperationHost() = default;
+  virtual rail::Rail* railTo(int32_t member) = 0;
+  virtual void fillHeader(transport::FrameHeader& header) = 0;
+};
+
+class Operation {
+ public:
+  void begin(std::shared_ptr<const Program> program, const Buffers& buffers, OperationHost* host, ParkedPool* pool,
+             uint64_t generation);
+  /// Issues what can be issued, up to a bounded amount of work. True if anything moved.
+  bool advance();
+  bool isComplete() const { return unfinished_.empty(); }
+
+  /// A message for this operation. The caller has checked communicator, sequence and fingerprint.
+  /// Not ok: it fits no receive step (scope kCommunicator).
+  Status onMessage(const transport::FrameHeader& header, const void* payload);
+  void onFetched(uint64_t token);
+  void onReleased(uint64_t cookie);
+  /// Does a cookie or token belong to this operation?
+  bool owns(uint64_t cookie) const { return (cookie >> kGenerationShift) == generation_; }
+
+  /// Takes every message still under way back: afterwards no buffer is touched.
+  void withdraw();
+  /// Members whose part is missing: unreceived messages, or sends not taken.
+  std::vector<int32_t> waitingFor() const;
+  bool needs(int32_t member) const;
+  uint64_t bytesMoved() const { return bytes_moved_; }
+
+ private:
+  static constexpr int kGenerationShift = 28;
+  struct StepState {
+    int64_t issued = 0, completed = 0, total = 0;
+    uint32_t done_mask = 0;  ///< iterations completed out of order, relative to `completed`
+    Parked* parked_first = nullptr;
+    Parked* parked_last = nullptr;
+  };
+  bool dependenciesMet(const schedule::Step& step, int64_t iteration) const;
+  bool issue(int32_t step_index);
+  bool issueSend(int32_t index, const schedule::Step& step, StepState& state);
+  bool issueReceive(int32_t index, const schedule::Step& step, StepState& state);
+  void runLocal(const schedule::Step& step, StepState& state);
+  bool deliver(int32_t index, const transport::FrameHeader& header, const void* payload);
+  void complete(int32_t index, int64_t iteration);
+  int64_t bytesOf(const schedule::Step& step, int64_t iteration) const;
+  char* place(const schedule::Operand& operand, int64_t iteration);
+  uint64_t cookieOf(int32_t step, int64_t iteration) const;
+
+  std::shared_ptr<const Program> program_;
+  const schedule::Schedule* schedule_ = nullptr;
+  Buffers buffers_;
+  OperationHost* host_ = nullptr;
+  ParkedPool* pool_ = nullptr;
+  uint64_t generation_ = 0;
+  uint64_t bytes_moved_ = 0;
+  int64_t work_left_ = 0;
+  std::vector<StepState> states_;
+  std::vector<int32_t> unfinished_;
+  std::vector<char> scratch_store_;
+  char* scratch_ = nullptr;
+};
+
+}  // namespace jhetcc::engine

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server side: one thread accepts, runs many handshakes at once, and keeps what is proven until somebody takes it.
+// Any thread may call. Strangers cost one slot for a while and learn nothing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/connect.h"
+#include "net/deadline.h"
+#include "net/identity.h"
+#include "net/secret.h"
+
+namespace jhetcc::net {
+
+/// Which connection is meant: all of it must be equal.
+struct PeerMatch {
+  Role role = Role::kControl;
+  int32_t rank = kAnyRank;
+  uint16_t path = 0;
+  uint32_t epoch = 0;
+};
+
+struct AcceptorConfig {
+  Address address;                       ///< one interface's; port 0 for any
+  Secret secret = Secret::none();
+  Identity mine;
+  size_t pending_max = 64;               ///< handshakes at once; a silent stranger makes room for the next caller
+  int64_t handshake_ns = kHandshakeNs;
+  size_t unclaimed_max = 1024;           ///< proven connections nobody took; the oldest goes
+  const Clock* clock = nullptr;          ///< null: the system's
+  /// If set, proven connections go there, on the acceptor's thread, and take() finds none.
+  std::function<void(Connection)> on_connection = {};
+};
+
+struct AcceptorCounts {
+  uint64_t accepted = 0;  ///< proven
+  uint64_t dropped = 0;   ///< refused, garbage, silent, vanished
+};
+
+class Acceptor {
+ public:
+  static Result<std::unique_ptr<Acceptor>> create(AcceptorConfig config);
+  /// Ends the thread and closes everything not taken.
+  ~Acceptor();
+
+  /// With the real port.
+  const Address& address() const;
+  /// From now on clients of an earlier epoch are refused, and unclaimed ones of an earlier epoch closed.
+  void setEpoch(uint32_t epoch);
+  /// The newest connection that matches. An error tells what was dropped of late, for that is often the cause.
+  Result<Connection> take(const PeerMatch& match, const Deadline& deadline);
+  AcceptorCounts counts() const;
+  /// Why connections were dropped, oldest first, at most the last 8.
+  std::vector<std::string> recentDrops() const;
+
+ private:
+  class Loop;
+  explicit Acceptor(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace jhetcc::net

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/connect.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "base/random.h"
+#include "base/system_text.h"
+#include "net/crypto.h"
+#include "net/handshake.h"
+#include "net/socket.h"
+
+namespace jhetcc::net {
+namespace {
+
+constexpr int64_t kBackOffMinNs = 5 * kNsPerMs;
+constexpr int64_t kBackOffMaxNs = 500 * kNsPerMs;
+
+/// kDisconnected and kTimeout are worth another try; other kinds are final.
+Result<Fd> openSocket(const Address& address, const Deadline& deadline, const std::optional<Address>& from) {
+  Result<Fd> created = createSocket(address);
+  if (!created.isOk()) return created.status();
+  Fd fd = std::move(created).value();
+  if (from && ::bind(fd.get(), from->withPort(0).native(), from->nativeSize()) != 0) {
+    return Status(Kind::kUnavailable, Scope::kCall, "bind",
+                  "cannot bind to the local address " + from->host() + ": " + systemText(errno));
+  }
+  if (::connect(fd.get(), address.native(), address.nativeSize()) != 0) {
+    if (errno != EINPROGRESS && errno != EINTR) return disconnected("connect", errno);
+    JHETCC_RETURN_IF_ERROR(waitFor(fd.get(), POLLOUT, deadline, "connect"));
+    int error = 0;
+    socklen_t size = sizeof(error);
+    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return disconnected("connect", error);
+  }
+  return fd;
+}
+
+Status exchange(int fd, ClientHandshake& handshake, const Deadline& deadline) {
+  JHETCC_RETURN_IF_ERROR(sendAll(fd, handshake.hello().data(), handshake.hello().size(), deadline, "handshake"));
+  std::string received;
+  for (;;) {
+    const Result<size_t> wanted = bytesWanted(received);
+    if (!wanted.isOk()) return wanted.status();
+    if (wanted.value() > 0) {
+      const size_t before = received.size();
+      received.resize(before + wanted.value());
+      JHETCC_RETURN_IF_ERROR(receiveAll(fd, received.data() + before, wanted.value(), deadline, "handshake"));
+      continue;
+    }
+    HandshakeStep step = handshake.onFrame(decodeFrame(received));
+    received.clear();
+    if (!step.status.isOk()) return step.status;
+    JHETCC_RETURN_IF_ERROR(sendAll(fd, step.reply.data(), step.reply.size(), deadline, "handshake"));
+    if (step.is_finished) return Status::ok();
+  }
+}
+
+Result<Connection> attempt(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
+                           const Deadline& deadline, const std::optional<Address>& from) {
+  Result<Fd> opened = openSocket(address, deadline, from);
+  if (!opened.isOk()) return opened.status();
+  Connection connection;
+  connection.fd = std::move(opened).value();
+  Result<Address> local = localAddress(connection.fd.get());
+  if (!local.isOk()) return local.status();
+  connection.local = local.value();
+  connection.remote = address;
+  // On loopback a socket may be given the very port it calls, and then meets itself.
+  if (connection.local.isIp() && connection.local == address) return disconnected("connect", ECONNREFUSED);
+  JHETCC_RETURN_IF_ERROR(checkInsecure(secret, connection.local, connection.remote));
+  const Result<TcpTuned> tuned = tuneTcp(connection.fd.get());
+  if (!tuned.isOk()) return tuned.status();
+  const Result<Nonce> nonce = randomNonce();
+  if (!nonce.isOk()) return nonce.status();
+  ClientHandshake handshake(secret, mine, wanted_rank, nonce.value());
+  JHETCC_RETURN_IF_ERROR(exchange(connection.fd.get(), handshake, deadline.within(kHandshakeNs)));
+  connection.peer = handshake.peer();
+  connection.description =
+      describe(connection.peer) + " at " + address.text() + " from " + connection.local.text();
+  return connection;
+}
+
+std::string seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", static_cast<double>(ns) * 1e-9);
+  return text;
+}
+
+Status giveUp(const Status& why, const std::string& target, const Address& address, int attempts, int64_t elapsed_ns,
+              const Status& last) {
+  std::string message = target + ": ";
+  if (why.kind() != Kind::kAborted) message += "gave up after " + seconds(elapsed_ns);
+  else message += "cancelled after " + seconds(elapsed_ns);
+  message += " and " + std::to_string(attempts) + (attempts == 1 ? " attempt" : " attempts");
+  if (!last.isOk()) message += "; the last one: " + last.message();
+  message += "; is that process running, and can this machine reach the address?";
+  if (address.isLoopback() && address.isIp()) message += " It is a loopback address: only processes on this machine listen there";
+  return Status(why.kind(), Scope::kEndpoint, why.kind() == Kind::kAborted ? "cancelled" : "connect_timeout", message);
+}
+
+Status pause(int64_t ns, const Deadline& deadline) {
+  const Deadline nap = deadline.within(ns);
+  const Status status = waitFor(-1, 0, nap, "waiting");  // poll() ignores a negative descriptor: this only sleeps
+  return status.kind() == Kind::kTimeout ? checkDeadline(deadline, "waiting") : status;
+}
+
+}  // namespace
+
+Result<Connection> connect(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
+                           const Deadline& deadline, const std::optional<Address>& from) {
+  const std::string target = std::string("connecting (") + roleName(mine.role) + ") to " +
+                             (wanted_rank == kAnyRank ? "" : "rank " + std::to_string(wanted_rank) + " at ") +
+                             address.text();
+  if (mine.job.empty() || mine.job.size() > kJobBytesMax || address.family() == Address::Family::kNone) {
+    return Status(Kind::kBadArgument, Scope::kCall, "identity",
+                  target + ": the job name must have 1 to " + std::to_string(kJobBytesMax) + " bytes, and the address must be one");
+  }
+  const int64_t begin_ns = deadline.clock.nowNs();
+  SeededRandom jitter(mine.incarnation ^ static_cast<uint64_t>(begin_ns));
+  int64_t back_off_ns = kBackOffMinNs;
+  Status last;
+  for (int attempts = 1;; ++attempts) {
+    Result<Connection> connection = attempt(address, secret, mine, wanted_rank, deadline, from);
+    if (connection.isOk()) return connection;
+    const Kind kind = connection.status().kind();
+    const bool is_final = kind != Kind::kDisconnected && kind != Kind::kTimeout && kind != Kind::kAborted;
+    if (is_final) return connection.status().withContext(target);
+    if (kind != Kind::kAborted && (last.isOk() || kind == Kind::kDisconnected)) last = connection.status();
+    Status time = checkDeadline(deadline, target);
+    // Half fixed, half drawn: the ranks of a job do not come back all at once.
+    if (time.isOk()) time = pause(back_off_ns / 2 + static_cast<int64_t>(jitter.below(static_cast<uint64_t>(back_off_ns / 2))), deadline);
+    if (!time.isOk()) return giveUp(time, target, address, attempts, deadline.clock.nowNs() - begin_ns, last);
+    back_off_ns = std::min(back_off_ns * 2, kBackOffMaxNs);
+  }
+}
+
+}  // namespace jhetcc::net

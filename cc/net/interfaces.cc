@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/interfaces.h"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+
+#include "base/fd.h"
+#include "base/system_text.h"
+
+namespace jhetcc::net {
+namespace {
+
+int prefixLength(const sockaddr* netmask, socklen_t size) {
+  if (netmask == nullptr) return 0;
+  Result<Address> mask = Address::fromNative(netmask, size);
+  if (!mask.isOk()) return 0;
+  int bits = 0;
+  for (char byte : mask.value().ipBytes()) bits += std::popcount(static_cast<unsigned char>(byte));
+  return bits;
+}
+
+bool isInSubnet(const Address& address, const Address& subnet, int prefix_length) {
+  const std::string a = address.ipBytes(), b = subnet.ipBytes();
+  if (a.size() != b.size()) return false;
+  for (int bit = 0; bit < prefix_length; ++bit) {
+    const int mask = 0x80 >> (bit % 8);
+    if ((a[static_cast<size_t>(bit / 8)] & mask) != (b[static_cast<size_t>(bit / 8)] & mask)) return false;
+  }
+  return true;
+}
+
+/// One part of a spec: a name, a subnet or an address.
+bool isMeant(const Interface& interface, const std::string& part) {
+  if (interface.name == part) return true;
+  const size_t slash = part.find('/');
+  Result<Address> subnet = Address::fromHost(part.substr(0, slash), 0);
+  if (!subnet.isOk()) return false;
+  int bits = static_cast<int>(subnet.value().ipBytes().size() * 8);
+  if (slash != std::string::npos) {
+    const char* end = part.data() + part.size();
+    int wanted = -1;
+    const auto [stop, error] = std::from_chars(part.data() + slash + 1, end, wanted);
+    if (error != std::errc() || stop != end || wanted < 0 || wanted > bits) return false;
+    bits = wanted;
+  }
+  return isInSubnet(interface.address, subnet.value(), bits);
+}
+
+std::vector<std::string> split(const std::string& spec) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= spec.size();) {
+    const size_t end = std::min(spec.find(',', begin), spec.size());
+    std::string part = spec.substr(begin, end - begin);
+    std::erase(part, ' ');
+    if (!part.empty()) parts.push_back(std::move(part));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace
+
+Result<std::vector<Interface>> listInterfaces() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) {
+    return Status(Kind::kUnavailable, Scope::kProcess, "interfaces", "cannot list the interfaces: " + systemText(errno));
+  }
+  std::vector<Interface> interfaces;
+  for (const ifaddrs* entry = first; entry; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const bool is_ipv4 = entry->ifa_addr->sa_family == AF_INET;
+    if (!is_ipv4 && entry->ifa_addr->sa_family != AF_INET6) continue;
+    const socklen_t size = is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    Result<Address> address = Address::fromNative(entry->ifa_addr, size);
+    if (!address.isOk()) continue;
+    interfaces.push_back({entry->ifa_name, address.value(), prefixLength(entry->ifa_netmask, size),
+                          (entry->ifa_flags & IFF_UP) != 0, (entry->ifa_flags & IFF_RUNNING) != 0,
+                          (entry->ifa_flags & IFF_LOOPBACK) != 0});
+  }
+  ::freeifaddrs(first);
+  return interfaces;
+}
+
+std::string describe(const std::vector<Interface>& interfaces) {
+  std::string text;
+  for (const Interface& interface : interfaces) {
+    text += (text.empty() ? "" : ", ") + interface.name + " " + interface.address.host() + "/" +
+            std::to_string(interface.prefix_length);
+    if (!interface.is_up) text += " (down)";
+    else if (!interface.is_running) text += " (no carrier)";
+    else if (interface.is_loopback) text += " (loopback)";
+  }
+  return text.empty() ? "none" : text;
+}
+
+Result<Address> chooseInterface(const Address& peer) {
+  if (peer.isUnix()) return peer;
+  Fd fd(::socket(peer.native()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // Connecting a datagram socket sends nothing; it asks the routing table for the source address.
+  const Address target = peer.port() == 0 ? peer.withPort(9) : peer;
+  if (!fd.isOpen() || ::connect(fd.get(), target.native(), target.nativeSize()) != 0) {
+    const std::string why = systemText(errno);
+    const Result<std::vector<Interface>> interfaces = listInterfaces();
+    return Status(Kind::kUnavailable, Scope::kProcess, "no_route",
+                  "no local address reaches " + peer.text() + ": " + why + "; interfaces here: " +
+                      (interfaces.isOk() ? describe(interfaces.value()) : interfaces.status().message()));
+  }
+  Result<Address> local = localAddress(fd.get());
+  if (!local.isOk()) return local.status();
+  return local.value().withPort(0);
+}
+
+Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std::vector<Interface>& interfaces) {
+  std::string unusable;
+  for (const std::string& part : split(spec)) {
+    std::vector<Address> usable;
+    for (const Interface& interface : interfaces) {
+      if (!isMeant(interface, part)) continue;
+      if (interface.is_up && interface.is_running) usable.push_back(interface.address);
+      else unusable += " " + interface.name + " is down or has no carrier;";
+    }
+    std::stable_partition(usable.begin(), usable.end(), [](const Address& address) { return !address.isLinkLocal(); });
+    if (!usable.empty()) return usable;
+  }
+  return Status(Kind::kBadArgument, Scope::kProcess, "no_interface",
+                "no usable interface '" + spec + "';" + unusable + " available: " + describe(interfaces));
+}
+
+}  // namespace jhetcc::net

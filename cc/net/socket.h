@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sockets and whole-buffer transfers with deadlines. All sockets of this room are non-blocking and close on exec.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/fd.h"
+#include "net/address.h"
+#include "net/deadline.h"
+
+namespace jhetcc::net {
+
+Result<Fd> createSocket(const Address& address);
+
+struct TcpTuning {
+  std::string congestion = "cubic";  ///< empty: the system's choice stays. BBR, where it is the default, halves loopback.
+  int64_t user_timeout_ms = 30'000;  ///< unacknowledged data ends the connection after this; 0: the system's choice
+  int keepalive_idle_s = 15;         ///< 0: no keepalive
+};
+/// What the socket really has now; a congestion control this kernel does not offer is not an error.
+struct TcpTuned {
+  std::string congestion;
+};
+/// No delay, congestion control, keepalive, user timeout. On a unix socket nothing, and an empty result.
+Result<TcpTuned> tuneTcp(int fd, const TcpTuning& tuning = {});
+
+/// `what` begins the message of an error: "sending to the store at 127.0.0.1:4711".
+Status sendAll(int fd, const void* data, size_t size, const Deadline& deadline, const std::string& what);
+Status receiveAll(int fd, void* data, size_t size, const Deadline& deadline, const std::string& what);
+
+/// kDisconnected with the system's words; errno 0 stands for an orderly close by the peer.
+Status disconnected(const std::string& what, int error_number);
+
+}  // namespace jhetcc::net

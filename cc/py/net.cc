@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Secret, store, acceptor, and the making of endpoints from authenticated connections.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "control/store.h"
+#include "net/interfaces.h"
+#include "net/socket.h"
+#include "py/bindings.h"
+#include "runtime/process.h"
+#include "transport/shm/shm.h"
+#include "transport/tcp/tcp.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jhetcc::py {
+namespace {
+
+SystemClock& systemClock() {
+  static SystemClock clock;
+  return clock;
+}
+
+net::Deadline deadlineIn(double seconds) {
+  return net::Deadline::after(systemClock(), static_cast<int64_t>(seconds * 1e9), interrupted);
+}
+
+/// Runs without the Python lock; a Ctrl-C during the wait comes out as KeyboardInterrupt.
+template <typename Function>
+auto waited(Function function) {
+  auto result = [&] {
+    nb::gil_scoped_release release;
+    return function();
+  }();
+  if (PyErr_Occurred()) throw nb::python_error();
+  return result;
+}
+
+template <typename T>
+T unwrap(Result<T> result) {
+  raiseIfError(result.status());
+  return std::move(result).value();
+}
+
+struct Identity {
+  std::string job;
+  int32_t rank;
+  uint64_t incarnation;
+  net::Identity of(net::Role role, uint16_t path) const { return {job, role, rank, incarnation, 0, path}; }
+};
+
+net::Secret makeSecret(const std::optional<nb::bytes>& bytes, bool allow_insecure) {
+  if (!bytes) return net::Secret::none(allow_insecure);
+  return unwrap(net::Secret::create(std::string(bytes->c_str(), bytes->size())));
+}
+
+net::Address firstAddress(const std::string& text) { return unwrap(net::resolve(text)).front(); }
+
+/// How endpoints are made; the same on both sides but for cma and congestion, which each side decides for itself.
+struct EndpointOptions {
+  bool allow_cma = true;
+  std::string congestion = "cubic";
+};
+
+void addConnection(runtime::Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
+                   const EndpointOptions& options, const net::Deadline& deadline) {
+  const std::string names = "rank " + std::to_string(process.runner(slot).worldRank()) + " -> rank " + std::to_string(peer);
+  Result<std::unique_ptr<transport::Endpoint>> endpoint = waited([&]() -> Result<std::unique_ptr<transport::Endpoint>> {
+    if (connection.local.isUnix()) {
+      transport::shm::Options shm;
+      shm.allow_cma = options.allow_cma;
+      return transport::shm::create(std::move(connection.fd), creator, shm, names, deadline.at_ns, systemClock());
+    }
+    net::TcpTuning tuning;
+    tuning.congestion = options.congestion;
+    Result<net::TcpTuned> tuned = net::tuneTcp(connection.fd.get(), tuning);
+    if (!tuned.isOk()) return tuned.status();
+    const std::string text = names + " " + connection.local.text() + " -> " + connection.remote.text() + " " + tuned.value().congestion;
+    return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text);
+  });
+  process.addEndpoint(slot, peer, unwrap(std::move(endpoint)));
+}
+
+void bindStore(nb::module_& module) {
+  nb::class_<control::StoreServer>(module, "StoreServer")
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity) {
+             control::StoreServerConfig config;
+             config.address = firstAddress(address);
+             config.secret = secret;
+             config.mine = identity.of(net::Role::kControl, 0);
+             return unwrap(control::StoreServer::create(config));
+           }),
+           "address"_a, "secret"_a, "identity"_a)
+      .def_prop_ro("address", [](const control::StoreServer& server) { return server.address().text(); });
+  nb::class_<control::StoreClient>(module, "StoreClient")
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity, double timeout) {
+             const net::Address where = firstAddress(address);
+             return unwrap(waited([&] {
+               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl, 0), deadlineIn(timeout));
+             }));
+           }),
+           "address"_a, "secret"_a, "identity"_a, "timeout"_a)
+      .def_prop_ro("local_address", [](const control::StoreClient& client) { return client.localAddress().text(); })
+      .def(
+          "set_if_absent",
+          [](control::StoreClient& client, const std::string& key, const std::string& value, double timeout) {
+            return unwrap(waited([&] { return client.setIfAbsent(key, value, deadlineIn(timeout)); }));
+          },
+          "key"_a, "value"_a, "timeout"_a)
+      .def(
+          "try_get",
+          [](control::StoreClient& client, const std::string& key, double timeout) {
+            return unwrap(waited([&] { return client.tryGet(key, deadlineIn(timeout)); }));
+          },
+          "key"_a, "timeout"_a)
+      .def(
+          "list",
+          [](control::StoreClient& client, const std::string& prefix, double timeout) {
+            return unwrap(waited([&] { return client.list(prefix, deadlineIn(timeout)); }));
+          },
+          "prefix"_a, "timeout"_a);
+}
+
+void bindAcceptor(nb::module_& module) {
+  nb::class_<net::Acceptor>(module, "Acceptor")
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity) {
+             net::AcceptorConfig config;
+             config.address = unwrap(net::Address::parse(address));
+             config.secret = secret;
+             config.mine = identity.of(net::Role::kData, 0);
+             return unwrap(net::Acceptor::create(config));
+           }),
+           "address"_a, "secret"_a, "identity"_a)
+      .def_prop_ro("address", [](const net::Acceptor& acceptor) { return acceptor.address().text(); });
+  module.def(
+      "accept_endpoint",
+      [](net::Acceptor& acceptor, runtime::Process& process, size_t slot, int32_t peer, int32_t peer_process, uint16_t path,
+         bool allow_cma, const std::string& congestion, double timeout) {
+        const net::Deadline deadline = deadlineIn(timeout);
+        net::Connection connection = unwrap(waited([&] {
+          return acceptor.take({net::Role::kData, peer_process, path, 0}, deadline);
+        }));
+        addConnection(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
+      },
+      "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a, "congestion"_a, "timeout"_a);
+  module.def(
+      "connect_endpoint",
+      [](const std::string& address, const net::Secret& secret, const Identity& identity, runtime::Process& process, size_t slot,
+         int32_t peer, int32_t peer_process, uint16_t path, bool allow_cma, const std::string& congestion, double timeout) {
+        const net::Deadline deadline = deadlineIn(timeout);
+        const net::Address where = unwrap(net::Address::parse(address));
+        net::Connection connection = unwrap(waited([&] {
+          return net::connect(where, secret, identity.of(net::Role::kData, path), peer_process, deadline);
+        }));
+        addConnection(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
+      },
+      "address"_a, "secret"_a, "identity"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a,
+      "congestion"_a, "timeout"_a);
+}
+
+}  // namespace
+
+void bindNet(nb::module_& module) {
+  nb::class_<net::Secret>(module, "Secret").def(nb::new_(&makeSecret), "bytes"_a.none(), "allow_insecure"_a);
+  nb::class_<Identity>(module, "Identity")
+      .def(nb::new_([](std::string job, int32_t process_id, uint64_t incarnation) {
+             return Identity{std::move(job), process_id, incarnation};
+           }),
+           "job"_a, "process_id"_a, "incarnation"_a);
+  bindStore(module);
+  bindAcceptor(module);
+  module.def(
+      "choose_local_address",
+      [](const std::string& towards, const std::string& interface) {
+        if (interface.empty()) return unwrap(net::chooseInterface(firstAddress(towards))).host();
+        return unwrap(net::selectInterfaces(interface, unwrap(net::listInterfaces()))).front().host();
+      },
+      "towards"_a, "interface"_a, "Numeric host of the local interface that routes to an address, or of the one named.");
+}
+
+}  // namespace jhetcc::py

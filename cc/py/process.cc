@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Process: this process's ranks, communicators and blocking calls.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "engine/reduce.h"
+#include "py/bindings.h"
+#include "runtime/process.h"
+#include "transport/shm/shm.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jhetcc::py {
+namespace {
+
+using runtime::Process;
+using BufferTuple = std::tuple<uintptr_t, uint64_t, uintptr_t, uint64_t>;
+
+int64_t nanoseconds(double seconds) {
+  return seconds >= 9e9 ? INT64_MAX : static_cast<int64_t>(seconds * 1e9);
+}
+
+// A wait ended by Ctrl-C has its KeyboardInterrupt set already: let that one out.
+void raiseAfterWait(const Status& status) {
+  if (PyErr_Occurred()) throw nb::python_error();
+  raiseIfError(status);
+}
+
+std::shared_ptr<Process> create(const nb::dict& options, std::vector<int32_t> world_ranks, std::vector<int64_t> ordinals) {
+  runtime::RunnerOptions runner;
+  const auto seconds = [&](const char* name) { return nanoseconds(nb::cast<double>(options[name])); };
+  runner.engine.operation_timeout_ns = seconds("operation_timeout");
+  runner.engine.warn_after_ns = seconds("warn_after");
+  runner.engine.abort_gather_ns = seconds("abort_gather");
+  runner.engine.abort_confirm_ns = seconds("abort_confirm");
+  runner.spin_ns = seconds("spin");
+  runner.help_ns = seconds("help");
+  Result<std::shared_ptr<Process>> process = Process::create(runner, world_ranks, ordinals);
+  raiseIfError(process.status());
+  return std::move(process).value();
+}
+
+void addLocalPair(Process& process, size_t slot_a, size_t slot_b) {
+  const int32_t rank_a = process.runner(slot_a).worldRank(), rank_b = process.runner(slot_b).worldRank();
+  const auto way = [](int32_t from, int32_t to) { return "rank " + std::to_string(from) + " -> rank " + std::to_string(to); };
+  auto pair = transport::shm::createLocalPair({}, way(rank_a, rank_b), way(rank_b, rank_a), process.clock());
+  raiseIfError(pair.status());
+  process.addEndpoint(slot_a, rank_b, std::move(pair.value().first));
+  process.addEndpoint(slot_b, rank_a, std::move(pair.value().second));
+}
+
+void answerPlan(Process& process, const std::string& communicator, uint64_t epoch, const std::string& text,
+                const std::vector<std::pair<int32_t, nb::bytes>>& schedules, const std::optional<std::string>& failure) {
+  std::vector<std::pair<int32_t, std::string>> blobs;
+  for (const auto& [member, blob] : schedules) blobs.emplace_back(member, std::string(blob.c_str(), blob.size()));
+  const Status why = failure ? Status(Kind::kBadArgument, Scope::kCall, "plan_failed", *failure) : Status::ok();
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = process.answerPlan(communicator, epoch, text, blobs, why);
+  }
+  raiseIfError(status);
+}
+
+nb::object nextPlanRequest(Process& process, double timeout) {
+  std::optional<runtime::PlanRequest> request;
+  {
+    nb::gil_scoped_release release;
+    request = process.nextPlanRequest(nanoseconds(timeout));
+  }
+  if (!request) return nb::none();
+  return nb::make_tuple(request->communicator, request->epoch, request->size, request->text);
+}
+
+void run(Process& process, std::string_view communicator, std::string_view text, const std::vector<BufferTuple>& tuples) {
+  std::vector<engine::Buffers> buffers;
+  for (const auto& [input, input_bytes, output, output_bytes] : tuples) {
+    buffers.push_back({reinterpret_cast<const void*>(input), reinterpret_cast<void*>(output), input_bytes, output_bytes});
+  }
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = process.run(communicator, text, buffers, interrupted);
+  }
+  raiseAfterWait(status);
+}
+
+nb::object verdict(Process& process, const std::string& communicator) {
+  std::optional<control::Verdict> verdict;
+  {
+    nb::gil_scoped_release release;
+    verdict = process.verdict(communicator);
+  }
+  if (!verdict) return nb::none();
+  nb::dict result;
+  result["kind"] = kindName(verdict->status.kind());
+  result["scope"] = scopeName(verdict->status.scope());
+  result["code"] = verdict->status.code();
+  result["message"] = verdict->status.message();
+  result["ranks"] = nb::cast(verdict->status.ranks());
+  result["lost"] = nb::cast(verdict->lost);
+  result["confirmed"] = verdict->confirmed;
+  return result;
+}
+
+nb::object shrink(Process& process, const std::string& communicator, double timeout) {
+  std::optional<Result<control::Survivors>> survivors;
+  {
+    nb::gil_scoped_release release;
+    survivors = process.shrink(communicator, nanoseconds(timeout), interrupted);
+  }
+  raiseAfterWait(survivors->status());
+  return nb::make_tuple(nb::cast(survivors->value().members), survivors->value().epoch);
+}
+
+nb::list status(Process& process) {
+  nb::list ranks;
+  for (size_t slot = 0; slot < process.localRanks(); ++slot) {
+    std::optional<engine::Activity> activity;
+    std::vector<std::pair<int32_t, std::string>> rails;
+    int64_t now = 0, waited = 0;
+    uint64_t stale = 0;
+    {
+      nb::gil_scoped_release release;
+      now = process.clock().nowNs();
+      waited = process.runner(slot).waitedNs();
+      process.runner(slot).withEngine([&](engine::Engine& engine) {
+        activity = engine.activity();
+        stale = engine.staleFrames();
+        for (auto& rail : engine.rails()) {
+          rails.emplace_back(rail->peer(), rail->isBroken() ? "broken: " + rail->brokenStatus().message()
+                                                            : rail->endpoint().description());
+        }
+      });
+    }
+    nb::dict row;
+    row["rank"] = process.runner(slot).worldRank();
+    row["seconds_in_operations"] = static_cast<double>(waited) / 1e9;
+    row["stale_frames"] = stale;
+    row["operation"] = activity ? nb::cast(activity->operation) : nb::none();
+    row["communicator"] = activity ? nb::cast(activity->communicator) : nb::none();
+    row["seconds"] = activity ? static_cast<double>(now - activity->since_ns) / 1e9 : 0.0;
+    row["waiting_for"] = activity ? nb::cast(activity->waiting_for) : nb::cast(std::vector<int32_t>());
+    nb::dict paths;
+    for (const auto& [peer, text] : rails) paths[nb::int_(peer)] = text;
+    row["paths"] = paths;
+    ranks.append(row);
+  }
+  return ranks;
+}
+
+nb::list counters(Process& process) {
+  nb::list rows;
+  const auto totals = process.trace().counters.snapshot();
+  for (size_t k = 0; k < totals.size(); ++k) {
+    rows.append(nb::make_tuple(trace::counterName(static_cast<trace::Counter>(k)), totals[k]));
+  }
+  return rows;
+}
+
+nb::list records(Process& process) {
+  nb::list rows;
+  for (const trace::Record& record : process.trace().recorder->snapshot()) {
+    nb::dict row;
+    row["time_ns"] = record.time_ns;
+    row["event"] = trace::eventName(record.kind);
+    row["rank"] = record.peer;
+    row["communicator"] = record.communicator;
+    row["sequence"] = record.sequence;
+    row["bytes"] = record.bytes;
+    row["argument"] = record.argument;
+    rows.append(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+void bindProcess(nb::module_& module) {
+  nb::class_<Process>(module, "Process", "This process's part of a job.")
+      .def(nb::new_(&create), "options"_a, "world_ranks"_a, "ordinals"_a)
+      .def("add_local_pair", &addLocalPair, "slot_a"_a, "slot_b"_a)
+      .def("start", &Process::startThreads)
+      .def(
+          "create_communicator",
+          [](Process& process, const std::string& name, uint64_t epoch, std::vector<int32_t> world_ranks,
+             std::vector<std::string> places) {
+            raiseIfError(process.createCommunicator(name, epoch, std::move(world_ranks), std::move(places)));
+          },
+          "name"_a, "epoch"_a, "world_ranks"_a, "places"_a)
+      .def("destroy_communicator", &Process::destroyCommunicator, "name"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("answer_plan", &answerPlan, "communicator"_a, "epoch"_a, "text"_a, "schedules"_a, "failure"_a.none() = nb::none())
+      .def("has_plan", &Process::hasPlan, "communicator"_a, "text"_a)
+      .def("next_plan_request", &nextPlanRequest, "timeout"_a)
+      .def("run", &run, "communicator"_a, "text"_a, "buffers"_a)
+      .def(
+          "abort",
+          [](Process& process, const std::string& name, const std::string& reason, const std::string& code) {
+            Status status;
+            {
+              nb::gil_scoped_release release;
+              status = process.abort(name, reason, code);
+            }
+            raiseIfError(status);
+          },
+          "communicator"_a, "reason"_a, "code"_a = "aborted")
+      .def("verdict", &verdict, "communicator"_a)
+      .def("shrink", &shrink, "communicator"_a, "timeout"_a)
+      .def("status", &status)
+      .def("counters", &counters)
+      .def("records", &records)
+      .def(
+          "close", [](Process& process, double timeout) { process.close(nanoseconds(timeout)); }, "timeout"_a,
+          nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace jhetcc::py

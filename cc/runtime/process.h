@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process's part of a job: its ranks, the table of communicators, the commands planned for them.
+// Any thread. The only place that knows which concrete transport joins two ranks.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "runtime/runner.h"
+#include "runtime/ticket.h"
+#include "trace/trace.h"
+
+namespace jhetcc::runtime {
+
+/// One operation text on one communicator: a command per local rank.
+struct CommandSet {
+  std::string text;
+  std::vector<std::shared_ptr<engine::Command>> by_slot;  ///< null where the local rank is no member
+};
+
+struct Communicator {
+  std::string name;
+  uint64_t id = 0, epoch = 0;
+  std::vector<int32_t> world_ranks;
+  std::vector<int32_t> member_of_slot;  ///< local rank -> index, -1: no member
+  int32_t only_slot = -1;               ///< the one local member, if there is just one
+  std::unique_ptr<LocalJoin> join;      ///< where several local ranks are members
+  std::unordered_map<std::string_view, std::unique_ptr<CommandSet>> commands;  ///< keys point into the sets
+};
+
+/// The planner's thread takes these and answers with answerPlan().
+struct PlanRequest {
+  std::string communicator;
+  uint64_t epoch = 0;
+  int32_t size = 0;
+  std::string text;
+};
+
+/// One member's share of a call, found for a device.
+struct Call {
+  Runner* runner = nullptr;
+  LocalJoin* join = nullptr;
+  int32_t slot = 0;
+  uint64_t communicator = 0;
+  std::shared_ptr<const engine::Command> command;
+};
+
+class Process {
+ public:
+  /// `ordinals[k]` is what XLA calls the device of local rank k.
+  static Result<std::shared_ptr<Process>> create(const RunnerOptions& options, const std::vector<int32_t>& world_ranks,
+                                                 const std::vector<int64_t>& ordinals);
+  ~Process();
+
+  size_t localRanks() const { return runners_.size(); }
+  Runner& runner(size_t slot) { return *runners_[slot]; }
+  const Clock& clock() const { return clock_; }
+  trace::Trace& trace() { return trace_; }
+  void addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint);
+  void startThreads();
+
+  Status createCommunicator(const std::string& name, uint64_t epoch, std::vector<int32_t> world_ranks,
+                            std::vector<std::string> places);
+  void destroyCommunicator(const std::string& name);
+  /// Null when there is none of this name. Valid until destroyed.
+  std::shared_ptr<Communicator> find(std::string_view name);
+
+  /// Planned in advance (lowering) or on request: binary schedules by member index.
+  Status answerPlan(const std::string& communicator, uint64_t epoch, const std::string& text,
+                    const std::vector<std::pair<int32_t, std::string>>& schedules, const Status& failure);
+  bool hasPlan(const std::string& communicator, const std::string& text);
+  std::optional<PlanRequest> nextPlanRequest(int64_t timeout_ns);
+
+  /// The local rank that executes on this device and the command for it; asks the planner when there is none yet.
+  Result<Call> prepareCall(std::string_view communicator, std::string_view text, int64_t ordinal);
+  Result<Call> prepareCallOfSlot(std::string_view communicator, std::string_view text, size_t slot);
+  Result<int32_t> memberIndex(std::string_view communicator, int64_t ordinal);
+
+  /// One blocking call by all local members, buffers in slot order. Interrupted: the communicator is aborted.
+  Status run(std::string_view communicator, std::string_view text, const std::vector<engine::Buffers>& buffers,
+             const std::function<bool()>& interrupted);
+
+  Status abort(const std::string& communicator, const std::string& reason, const std::string& code);
+  std::optional<control::Verdict> verdict(const std::string& communicator);
+  /// Blocks until the survivors agreed or the deadline.
+  Result<control::Survivors> shrink(const std::string& communicator, int64_t timeout_ns,
+                                    const std::function<bool()>& interrupted);
+
+  /// Says goodbye, lets output drain until the deadline, ends all threads. Pending operations fail with "closed".
+  void close(int64_t timeout_ns);
+
+ private:
+  Process() = default;
+  CommandSet* commandSet(Communicator& communicator, std::string_view text, bool ask);
+  Result<Call> callOf(const std::shared_ptr<Communicator>& communicator, std::string_view text, int32_t slot);
+  Result<int32_t> slotOf(const Communicator& communicator, int64_t ordinal) const;
+  Status unknownCommunicator(std::string_view name) const;
+
+  SystemClock clock_;
+  trace::Trace trace_;
+  std::vector<std::unique_ptr<Runner>> runners_;
+  std::map<int64_t, int32_t> slot_of_ordinal_;
+
+  mutable std::shared_mutex table_mutex_;  ///< guards communicators_ and every command table
+  std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
+
+  std::mutex plans_mutex_;
+  std::condition_variable plans_changed_;
+  std::deque<PlanRequest> plan_requests_;
+  bool closing_ = false;
+};
+
+}  // namespace jhetcc::runtime

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/runner.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+
+namespace jhetcc::runtime {
+namespace {
+
+constexpr int64_t kInterruptCheckNs = 50 * kNsPerMs;
+constexpr int64_t kSleepMaxNs = 1'000 * kNsPerMs;
+constexpr int kPassesPerClock = 16;
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Signals belong to the Python threads.
+void blockSignals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+}  // namespace
+
+Runner::Runner(int32_t world_rank, const RunnerOptions& options, const Clock& clock, trace::Trace& trace)
+    : options_(options), clock_(clock), engine_(world_rank, options.engine, clock, trace),
+      wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+Runner::~Runner() { stop(); }
+
+void Runner::startThreads() {
+  progress_ = std::thread([this] { progressThread(); });
+  completion_ = std::thread([this] { completionThread(); });
+  pthread_setname_np(progress_.native_handle(), "jhetcc-progress");
+  pthread_setname_np(completion_.native_handle(), "jhetcc-complete");
+}
+
+void Runner::stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> completions_lock(completions_mutex_);
+    stop_.store(true);
+  }
+  no_driver_.notify_all();
+  completions_changed_.notify_all();
+  wake();
+  if (progress_.joinable()) progress_.join();
+  if (completion_.joinable()) completion_.join();
+}
+
+void Runner::wake() {
+  const uint64_t one = 1;
+  if (::write(wake_fd_.get(), &one, sizeof one) < 0) return;  // full means it is awake already
+}
+
+void Runner::wakeWaiters() {
+  if (sleepers_.load() > 0) wake();
+}
+
+void Runner::withEngine(const std::function<void(engine::Engine&)>& action) {
+  {
+    wanting_.fetch_add(1);
+    std::lock_guard<std::mutex> lock(mutex_);
+    wanting_.fetch_sub(1);
+    action(engine_);
+  }
+  wake();
+}
+
+void Runner::lockForDriving(std::unique_lock<std::mutex>& lock) {
+  drivers_.fetch_add(1);
+  wanting_.fetch_add(1);
+  lock.lock();
+  wanting_.fetch_sub(1);
+}
+
+void Runner::leaveDriving(std::unique_lock<std::mutex>& lock) {
+  const bool work_left = !engine_.isIdle() || engine_.hasOutput();
+  lock.unlock();
+  if (drivers_.fetch_sub(1) == 1) no_driver_.notify_one();
+  if (work_left) wake();
+}
+
+bool Runner::drive(engine::Request request, Ticket& ticket, const std::function<bool()>& interrupted) {
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  lockForDriving(lock);
+  engine_.start(std::move(request));
+  const Outcome outcome = loop(lock, &ticket, &interrupted, false);
+  leaveDriving(lock);
+  return outcome == Outcome::kDone;
+}
+
+bool Runner::driveOn(Ticket& ticket, const std::function<bool()>& interrupted) {
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  lockForDriving(lock);
+  const Outcome outcome = loop(lock, &ticket, &interrupted, false);
+  leaveDriving(lock);
+  return outcome == Outcome::kDone;
+}
+
+bool Runner::startAndHelp(engine::Request request, Ticket& ticket) {
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  lockForDriving(lock);
+  engine_.start(std::move(request));
+  const Outcome outcome = loop(lock, &ticket, nullptr, true);
+  const bool is_done = outcome == Outcome::kDone || !ticket.leave();
+  leaveDriving(lock);
+  return is_done;
+}
+
+/// A broken invariant ends every communicator; the process lives.
+bool Runner::pass() {
+  try {
+    return engine_.progress();
+  } catch (const std::exception& failure) {
+    engine_.abortAll(Status(Kind::kInternal, Scope::kProcess, "internal", failure.what()));
+    return true;
+  }
+}
+
+/// Drives until the ticket is done, the caller is interrupted, or (helping) the budget is used up.
+Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* ticket,
+                             const std::function<bool()>* interrupted, bool helping) {
+  const int64_t begin = clock_.nowNs();
+  int64_t last_moved = begin, last_check = begin;
+  for (int count = 1;; ++count) {
+    const bool moved = pass();
+    if (ticket->done()) {
+      waited_ns_.fetch_add(clock_.nowNs() - begin, std::memory_order_relaxed);
+      return Outcome::kDone;
+    }
+    if (!moved) pause();
+    if (!moved && count % kPassesPerClock != 0) continue;
+    const int64_t now = clock_.nowNs();
+    if (moved) last_moved = now;
+    if (wanting_.load(std::memory_order_relaxed) > 0) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+    }
+    const int64_t idle = now - last_moved;
+    if (helping) {
+      if (idle > options_.help_ns || now - begin > options_.help_max_ns) return Outcome::kBudget;
+      if (idle > options_.spin_ns) sched_yield();
+      continue;
+    }
+    if (interrupted && now - last_check > kInterruptCheckNs) {
+      last_check = now;
+      lock.unlock();
+      const bool stop = (*interrupted)();
+      lock.lock();
+      if (stop) return Outcome::kInterrupted;
+    }
+    if (idle <= options_.spin_ns) continue;
+    if (idle <= options_.spin_ns + options_.yield_ns) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+    } else {
+      sleep(lock, true, kInterruptCheckNs);
+    }
+  }
+}
+
+/// Waits for any rail, a wake-up or the engine's next deadline, without the lock.
+void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_t timeout_ns) {
+  sleepers_.fetch_add(1);
+  std::vector<pollfd> set;
+  set.swap(poll_set_);  // reused storage; a second sleeper brings its own
+  set.clear();
+  set.push_back({wake_fd_.get(), POLLIN, 0});
+  bool may_sleep = true;
+  for (auto& rail : engine_.rails()) {
+    if (rail->isBroken()) continue;
+    may_sleep &= rail->endpoint().prepareSleep(in_operation);
+    const short events = static_cast<short>(POLLIN | (rail->hasOutput() ? POLLOUT : 0));
+    set.push_back({rail->endpoint().waitDescriptor(), events, 0});
+  }
+  const int64_t next = engine_.nextWakeNs();
+  if (next != INT64_MAX) timeout_ns = std::min(timeout_ns, std::max<int64_t>(next - clock_.nowNs(), 0));
+  lock.unlock();
+  if (may_sleep) {
+    const int timeout_ms = static_cast<int>(std::min<int64_t>((timeout_ns + kNsPerMs - 1) / kNsPerMs, 1 << 30));
+    ::poll(set.data(), set.size(), timeout_ms);
+  }
+  if (set[0].revents & POLLIN) {
+    uint64_t count = 0;
+    if (::read(wake_fd_.get(), &count, sizeof count) < 0) count = 0;  // another sleeper took it
+  }
+  wanting_.fetch_add(1);
+  lock.lock();
+  wanting_.fetch_sub(1);
+  sleepers_.fetch_sub(1);
+  poll_set_.swap(set);
+}
+
+void Runner::progressThread() {
+  blockSignals();
+  std::unique_lock<std::mutex> lock(mutex_);
+  int64_t last_moved = clock_.nowNs();
+  while (!stop_.load()) {
+    if (drivers_.load() > 0) {
+      no_driver_.wait(lock, [this] { return drivers_.load() == 0 || stop_.load(); });
+      last_moved = clock_.nowNs();
+      continue;
+    }
+    const bool moved = pass();
+    const int64_t now = clock_.nowNs();
+    if (moved) last_moved = now;
+    if (wanting_.load(std::memory_order_relaxed) > 0) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+      continue;
+    }
+    if (moved) continue;
+    const bool busy = !engine_.isIdle();
+    const int64_t idle = now - last_moved;
+    if (busy && idle <= options_.spin_ns) {
+      pause();
+    } else if (busy && idle <= options_.spin_ns + options_.yield_ns) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+    } else {
+      sleep(lock, busy, busy ? kInterruptCheckNs : kSleepMaxNs);
+      if (!busy) last_moved = clock_.nowNs();
+    }
+  }
+}
+
+void Runner::enqueueCompletion(Ticket* ticket) {
+  {
+    std::lock_guard<std::mutex> lock(completions_mutex_);
+    completions_.push_back(ticket);
+  }
+  completions_changed_.notify_one();
+}
+
+void Runner::completionThread() {
+  blockSignals();
+  std::unique_lock<std::mutex> lock(completions_mutex_);
+  for (;;) {
+    completions_changed_.wait(lock, [this] { return !completions_.empty() || stop_.load(); });
+    if (completions_.empty()) return;
+    Ticket* ticket = completions_.front();
+    completions_.pop_front();
+    lock.unlock();
+    ticket->resolve();  // XLA may run the rest of its program in here
+    lock.lock();
+  }
+}
+
+}  // namespace jhetcc::runtime

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The suite, part two: offers, and everything that may happen to one.
+#include <algorithm>
+
+#include "conformance/pairs.h"
+
+namespace jhetcc::transport::conformance {
+
+namespace {
+
+/// Fetches `offer` at end b; true if it is done at once.
+bool fetchAtB(Pair& pair, const FrameHeader& offer, void* destination, uint64_t token) {
+  const Result<bool> done = pair.b->fetch(offer, destination, token);
+  REQUIRE_MESSAGE(done.isOk(), done.status().message());
+  return done.value();
+}
+
+void fetchSurely(Pair& pair, const FrameHeader& offer, void* destination, uint64_t token) {
+  if (fetchAtB(pair, offer, destination, token)) return;
+  const size_t before = pair.from_a.fetched.size();
+  REQUIRE(pair.until([&] { return pair.from_a.fetched.size() > before; }));
+  CHECK(pair.from_a.fetched.back().first == token);
+  REQUIRE_MESSAGE(pair.from_a.fetched.back().second.isOk(), pair.from_a.fetched.back().second.message());
+}
+
+/// The endpoints still work: one more offer passes.
+void checkUsable(Pair& pair, uint64_t cookie) {
+  const std::vector<uint8_t> source = pattern(70'001, cookie);
+  Guarded destination(source.size());
+  const size_t before = pair.from_a.frames.size();
+  pair.sendSurely(*pair.a, offerHeader(source.data(), source.size(), cookie), nullptr);
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() > before; }));
+  fetchSurely(pair, pair.from_a.frames.back().header, destination.data(), cookie);
+  CHECK(destination.holds(source));
+  REQUIRE(pair.until([&] {
+    return std::count(pair.from_b.released.begin(), pair.from_b.released.end(), cookie) == 1;
+  }));
+}
+
+constexpr uint64_t kMiB = 1 << 20;
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("offers of every size arrive whole and are released", P, JHETCC_TRANSPORTS) {
+  P pair;
+  uint64_t cookie = 100;
+  for (const uint64_t size : {uint64_t{1}, uint64_t{7}, uint64_t{64}, uint64_t{4097}, 65536 + uint64_t{3}, kMiB - 1, kMiB,
+                              kMiB + 1, 3 * kMiB + 5, 8 * kMiB}) {
+    CAPTURE(size);
+    const std::vector<uint8_t> source = pattern(size, size);
+    Guarded destination(size);
+    pair.sendSurely(*pair.a, offerHeader(source.data(), size, ++cookie), nullptr);
+    REQUIRE(pair.until([&] { return !pair.from_a.frames.empty() && pair.from_a.frames.back().header.cookie == cookie; }));
+    const FrameHeader offer = pair.from_a.frames.back().header;
+    CHECK(offer.length == size);
+    CHECK(offer.type == FrameType::kOffer);
+    fetchSurely(pair, offer, destination.data(), cookie * 3);
+    REQUIRE(destination.holds(source));
+    REQUIRE(pair.until([&] { return !pair.from_b.released.empty() && pair.from_b.released.back() == cookie; }));
+  }
+  CHECK(pair.from_b.released.size() == 10);
+}
+
+TEST_CASE_TEMPLATE("an offer may be fetched from inside a poll", P, JHETCC_TRANSPORTS) {
+  P pair;
+  const std::vector<uint8_t> source = pattern(200'003, 4);
+  Guarded destination(source.size());
+  bool done = false;
+  pair.from_a.on_frame = [&](const ReceivedFrame& frame) { done = fetchAtB(pair, frame.header, destination.data(), 5); };
+  pair.sendSurely(*pair.a, offerHeader(source.data(), source.size(), 1), nullptr);
+  REQUIRE(pair.until([&] { return done || !pair.from_a.fetched.empty(); }));
+  CHECK(destination.holds(source));
+  REQUIRE(pair.until([&] { return pair.from_b.released == std::vector<uint64_t>{1}; }));
+}
+
+TEST_CASE_TEMPLATE("many offers at once, fetched in reverse, with frames between", P, JHETCC_TRANSPORTS) {
+  P pair;
+  constexpr uint64_t kOffers = 300;
+  std::vector<std::vector<uint8_t>> sources;
+  std::vector<Guarded> destinations;
+  for (uint64_t i = 0; i < kOffers; ++i) {
+    sources.push_back(pattern(17'000 + 37 * i, i));
+    destinations.emplace_back(sources.back().size());
+    pair.sendSurely(*pair.a, offerHeader(sources[i].data(), sources[i].size(), i), nullptr);
+  }
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == kOffers; }));
+  uint64_t at_once = 0;
+  for (uint64_t i = kOffers; i-- > 0;) {
+    if (fetchAtB(pair, pair.from_a.frames[i].header, destinations[i].data(), i)) ++at_once;
+    pair.sendSurely(*pair.a, dataHeader(static_cast<uint32_t>(i), 8), sources[i].data());
+  }
+  REQUIRE(pair.until([&] { return pair.from_a.fetched.size() + at_once == kOffers; }));
+  for (const auto& [token, status] : pair.from_a.fetched) REQUIRE(status.isOk());
+  for (uint64_t i = 0; i < kOffers; ++i) REQUIRE(destinations[i].holds(sources[i]));
+  REQUIRE(pair.until([&] { return pair.from_b.released.size() == kOffers; }));
+  std::sort(pair.from_b.released.begin(), pair.from_b.released.end());
+  for (uint64_t i = 0; i < kOffers; ++i) REQUIRE(pair.from_b.released[i] == i);
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 2 * kOffers; }));
+}
+
+TEST_CASE_TEMPLATE("after cancel the destination is left alone, at every stage", P, JHETCC_TRANSPORTS) {
+  P pair;
+  const std::vector<uint8_t> source = pattern(6 * kMiB + 11, 3);
+  for (const int polls : {0, 1, 2, 3, 5, 9, 17}) {
+    CAPTURE(polls);
+    const uint64_t cookie = 50 + static_cast<uint64_t>(polls);
+    Guarded destination(source.size());
+    const size_t frames = pair.from_a.frames.size();
+    pair.sendSurely(*pair.a, offerHeader(source.data(), source.size(), cookie), nullptr);
+    REQUIRE(pair.until([&] { return pair.from_a.frames.size() > frames; }));
+    const size_t fetched = pair.from_a.fetched.size();
+    bool done = fetchAtB(pair, pair.from_a.frames.back().header, destination.data(), 7);
+    for (int i = 0; i < polls; ++i) pair.pollOnce();
+    done = done || pair.from_a.fetched.size() > fetched;
+    pair.b->cancel(7);
+    if (!done) {
+      const std::vector<uint8_t> then = destination.snapshot();
+      checkUsable(pair, 1000 + cookie);
+      CHECK(destination.snapshot() == then);
+      CHECK(std::none_of(pair.from_a.fetched.begin() + static_cast<long>(fetched), pair.from_a.fetched.end(),
+                         [](const auto& event) { return event.first == 7; }));
+    }
+    CHECK(destination.guardsIntact());
+    pair.a->revoke(cookie);
+  }
+}
+
+TEST_CASE_TEMPLATE("a revoked offer is refused to a later fetch", P, JHETCC_TRANSPORTS) {
+  P pair;
+  Pages source(200'000);
+  std::vector<uint8_t> destination(200'000);
+  pair.sendSurely(*pair.a, offerHeader(source.data(), destination.size(), 8), nullptr);
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 1; }));
+  pair.a->revoke(8);
+  source.forbid();
+  REQUIRE(!fetchAtB(pair, pair.from_a.frames[0].header, destination.data(), 21));
+  REQUIRE(pair.until([&] { return !pair.from_a.fetched.empty(); }));
+  CHECK(pair.from_a.fetched[0].first == 21);
+  CHECK(pair.from_a.fetched[0].second.code() == "offer_revoked");
+  checkUsable(pair, 9);
+  CHECK(pair.from_b.released.size() == 1);
+}
+
+TEST_CASE_TEMPLATE("revoked memory is not read any more, at every stage", P, JHETCC_TRANSPORTS) {
+  P pair;
+  constexpr uint64_t kSize = 6 * kMiB + 13;
+  const std::vector<uint8_t> content = pattern(kSize, 77);
+  for (const int polls : {0, 1, 2, 3, 5, 9, 17}) {
+    CAPTURE(polls);
+    const uint64_t cookie = 50 + static_cast<uint64_t>(polls);
+    Pages source(kSize);
+    std::memcpy(source.data(), content.data(), kSize);
+    Guarded destination(kSize);
+    const size_t frames = pair.from_a.frames.size();
+    const size_t released = pair.from_b.released.size();
+    pair.sendSurely(*pair.a, offerHeader(source.data(), kSize, cookie), nullptr);
+    REQUIRE(pair.until([&] { return pair.from_a.frames.size() > frames; }));
+    const size_t fetched = pair.from_a.fetched.size();
+    const bool done = fetchAtB(pair, pair.from_a.frames.back().header, destination.data(), 7);
+    for (int i = 0; i < polls; ++i) pair.pollOnce();
+    pair.a->revoke(cookie);
+    source.forbid();
+    const size_t released_by_then = pair.from_b.released.size();
+    if (!done) {
+      REQUIRE(pair.until([&] { return pair.from_a.fetched.size() > fetched; }));
+      const Status& status = pair.from_a.fetched.back().second;
+      if (status.isOk()) {
+        CHECK(destination.holds(content));
+      } else {
+        CHECK(status.code() == "offer_revoked");
+      }
+    }
+    CHECK(destination.guardsIntact());
+    CHECK(released_by_then - released <= 1);
+    checkUsable(pair, 1000 + cookie);
+    CHECK(pair.from_b.released.size() == released_by_then + 1);
+  }
+}
+
+TEST_CASE_TEMPLATE("lengths and addresses have 64 bits", P, JHETCC_TRANSPORTS) {
+  P pair;
+  FrameHeader offer = offerHeader(nullptr, (uint64_t{5} << 32) + 3, 0xFEDCBA9876543210ULL);
+  offer.address = 0x7FFF12345678ULL;
+  pair.sendSurely(*pair.a, offer, nullptr);
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 1; }));
+  CHECK(std::memcmp(&pair.from_a.frames[0].header, &offer, sizeof offer) == 0);
+  pair.a->revoke(offer.cookie);
+  checkUsable(pair, 1);
+}
+
+TEST_CASE_TEMPLATE("a fetch under way does not hold up small frames", P, JHETCC_TRANSPORTS) {
+  P pair;
+  const std::vector<uint8_t> source = pattern(8 * kMiB, 3);
+  Guarded destination(source.size());
+  pair.sendSurely(*pair.a, offerHeader(source.data(), source.size(), 1), nullptr);
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 1; }));
+  const bool done = fetchAtB(pair, pair.from_a.frames[0].header, destination.data(), 2);
+  uint32_t sent = 0;
+  REQUIRE(pair.until([&] {
+    const Result<bool> taken = pair.a->send(dataHeader(sent, 64), source.data());
+    REQUIRE(taken.isOk());
+    if (taken.value()) ++sent;
+    return done || !pair.from_a.fetched.empty();
+  }));
+  REQUIRE(sent > 0);
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 1 + sent; }));
+  CHECK(destination.holds(source));
+}
+
+}  // namespace jhetcc::transport::conformance

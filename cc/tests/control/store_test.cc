@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <thread>
+#include <vector>
+
+#include "control/store.h"
+#include "net/framing.h"
+#include "net/socket.h"
+
+namespace jhetcc::control {
+namespace {
+
+using net::Deadline;
+
+const SystemClock kClock;
+
+template <typename T>
+T must(Result<T> result) {
+  JHETCC_CHECK(result.isOk(), result.status().message());
+  return std::move(result).value();
+}
+
+Deadline inSeconds(int64_t seconds, std::function<bool()> cancelled = {}) {
+  return Deadline::after(kClock, seconds * 1000 * kNsPerMs, std::move(cancelled));
+}
+
+net::Secret secret() { return must(net::Secret::create("a secret for tests only")); }
+net::Identity identity(int32_t rank) { return {"job", net::Role::kControl, rank, 7, 0, 0}; }
+
+std::unique_ptr<StoreServer> server(const net::Address& address = must(net::Address::fromHost("127.0.0.1", 0))) {
+  return must(StoreServer::create({address, secret(), identity(0), nullptr}));
+}
+std::unique_ptr<StoreClient> client(const StoreServer& server, int32_t rank) {
+  return must(StoreClient::connect(server.address(), secret(), identity(rank), inSeconds(10)));
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("set, get, list, add, set-if-absent, over TCP and a unix name") {
+  for (const net::Address& address :
+       {must(net::Address::fromHost("127.0.0.2", 0)), must(net::Address::unixName("jhetcc-store-" + std::to_string(::getpid())))}) {
+    auto store = server(address);
+    auto a = client(*store, 0), b = client(*store, 1);
+    CHECK(a->server().rank == 0);
+    CHECK(!must(b->tryGet("k", inSeconds(5))).has_value());
+    CHECK(a->set("k", std::string("zero \0 byte", 11), inSeconds(5)).isOk());
+    CHECK(must(b->get("k", inSeconds(5))) == std::string("zero \0 byte", 11));
+    CHECK(!must(a->setIfAbsent("rank/0", "host a", inSeconds(5))).has_value());
+    CHECK(must(b->setIfAbsent("rank/0", "host b", inSeconds(5))) == "host a");
+    CHECK(must(b->get("rank/0", inSeconds(5))) == "host a");
+    CHECK(a->set("rank/1", "", inSeconds(5)).isOk());
+    CHECK(must(b->list("rank/", inSeconds(5))) == std::vector<std::string>{"rank/0", "rank/1"});
+    CHECK(must(b->list("", inSeconds(5))).size() == 3);
+    CHECK(must(b->list("nothing", inSeconds(5))).empty());
+    CHECK(must(a->add("n", 5, inSeconds(5))) == 5);
+    CHECK(must(b->add("n", -7, inSeconds(5))) == -2);
+    CHECK(a->add("k", 1, inSeconds(5)).status().code() == "store_number");
+    CHECK(a->set("n", std::to_string(INT64_MAX), inSeconds(5)).isOk());
+    CHECK(a->add("n", 1, inSeconds(5)).status().kind() == Kind::kBadArgument);
+  }
+}
+
+TEST_CASE("get waits for the key; deadline and cancellation end the wait; the client stays usable") {
+  auto store = server();
+  auto a = client(*store, 0), b = client(*store, 1);
+  const Status late = a->get("later", Deadline::after(kClock, 60 * kNsPerMs)).status();
+  CHECK(late.kind() == Kind::kTimeout);
+  CHECK(late.code() == "store_timeout");
+  CHECK_MESSAGE(contains(late.message(), "store get of 'later' at " + store->address().text()), late.message());
+  int asked = 0;
+  CHECK(a->get("later", inSeconds(60, [&] { return ++asked == 2; })).status().kind() == Kind::kAborted);
+  std::thread waiter([&] { CHECK(must(a->get("later", inSeconds(20))) == "now"); });
+  CHECK(b->set("later", "now", inSeconds(5)).isOk());
+  waiter.join();
+}
+
+TEST_CASE("one client serves several threads, also while one of them waits for what another sets") {
+  auto store = server();
+  auto shared = client(*store, 0);
+  std::thread waiter([&] { CHECK(must(shared->get("go", inSeconds(20))) == "x"); });
+  std::vector<std::thread> adders;
+  for (int t = 0; t < 3; ++t) {
+    adders.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) CHECK(shared->add("sum", 1, inSeconds(20)).isOk());
+    });
+  }
+  for (std::thread& adder : adders) adder.join();
+  CHECK(must(shared->add("sum", 0, inSeconds(5))) == 150);
+  CHECK(shared->set("go", "x", inSeconds(5)).isOk());
+  waiter.join();
+}
+
+TEST_CASE("many waiters of one key, some of which leave") {
+  auto store = server();
+  std::vector<std::unique_ptr<StoreClient>> clients;
+  for (int rank = 0; rank < 12; ++rank) clients.push_back(client(*store, rank));
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < 12; ++rank) {
+    threads.emplace_back([&, rank] {
+      if (rank % 3 == 0) {
+        CHECK(!clients[static_cast<size_t>(rank)]->get("world", Deadline::after(kClock, 10 * kNsPerMs)).isOk());
+        clients[static_cast<size_t>(rank)].reset();
+      } else {
+        CHECK(must(clients[static_cast<size_t>(rank)]->get("world", inSeconds(20))) == "12");
+      }
+    });
+  }
+  for (size_t t = 2; t < threads.size(); t += 3) threads[t].join();  // those of ranks 3, 6, 9
+  CHECK(clients[0]->set("world", "12", inSeconds(5)).isOk());
+  for (size_t t = 0; t < threads.size(); ++t) {
+    if (t % 3 != 2) threads[t].join();
+  }
+}
+
+TEST_CASE("limits: keys, values and large ones that fit") {
+  auto store = server();
+  auto a = client(*store, 0);
+  CHECK(a->set("", "x", inSeconds(5)).code() == "store_key");
+  CHECK(a->set(std::string(257, 'k'), "x", inSeconds(5)).code() == "store_key");
+  CHECK(a->set("k", std::string(kStoreValueBytesMax + 1, 'v'), inSeconds(5)).code() == "store_value");
+  const std::string large(kStoreValueBytesMax, 'v');
+  CHECK(a->set(std::string(256, 'k'), large, inSeconds(20)).isOk());
+  CHECK(must(a->get(std::string(256, 'k'), inSeconds(20))) == large);
+}
+
+TEST_CASE("the server goes: waits and later calls end at once and say so") {
+  auto store = server();
+  const std::string address = store->address().text();
+  auto a = client(*store, 0);
+  std::thread waiter([&] {
+    const Status gone = a->get("never", inSeconds(60)).status();
+    CHECK(gone.kind() == Kind::kDisconnected);
+    CHECK(gone.code() == "store_gone");
+    CHECK_MESSAGE(contains(gone.message(), "the store at " + address + " is gone: "), gone.message());
+  });
+  store.reset();
+  waiter.join();
+  CHECK(a->set("k", "v", inSeconds(60)).code() == "store_gone");
+  CHECK(StoreClient::connect(must(net::Address::parse(address)), secret(), identity(1), Deadline::after(kClock, 50 * kNsPerMs))
+            .status()
+            .code() == "connect_timeout");
+}
+
+TEST_CASE("authenticated nonsense costs the caller its connection and nobody else anything") {
+  auto store = server();
+  auto good = client(*store, 0);
+  for (const std::string& bytes : {std::string("\xff\xff\xff\xff", 4), net::framed("not a request"), net::framed("")}) {
+    net::Connection bad = must(net::connect(store->address(), secret(), identity(9), 0, inSeconds(10)));
+    CHECK(net::sendAll(bad.fd.get(), bytes.data(), bytes.size(), inSeconds(5), "test").isOk());
+    char byte;
+    CHECK(net::receiveAll(bad.fd.get(), &byte, 1, inSeconds(10), "test").kind() == Kind::kDisconnected);
+  }
+  CHECK(good->set("k", "v", inSeconds(5)).isOk());
+  const Status other = StoreClient::connect(store->address(), must(net::Secret::create("quite another secret")), identity(1), inSeconds(10)).status();
+  CHECK(other.code() == "secret_mismatch");
+}
+
+}  // namespace
+}  // namespace jhetcc::control

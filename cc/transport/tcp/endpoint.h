@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// One end of a connection. One thread.
+//
+// On the wire: headers, each followed by its inline payload. A payload under fetch travels as data frames, told complete
+// by a done frame only: so the owner may withdraw it in the middle, fill the frame with zeros and say "refused".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "transport/offers.h"
+#include "transport/tcp/tcp.h"
+
+struct iovec;
+
+namespace jhetcc::transport::tcp {
+
+/// Frames of this transport's own. `cookie` is the number of the fetch, in a request the offer.
+constexpr FrameType kFetchRequest = FrameType{0x82};  ///< address: number of the fetch
+constexpr FrameType kFetchData = FrameType{0x83};     ///< address: offset; `length` bytes follow
+constexpr FrameType kFetchDone = FrameType{0x85};
+constexpr FrameType kFetchRefused = FrameType{0x84};
+
+class TcpEndpoint final : public Endpoint {
+ public:
+  TcpEndpoint(Fd socket, const Options& options, std::string description);
+
+  Result<bool> send(const FrameHeader& header, const void* payload) override;
+  Result<bool> fetch(const FrameHeader& offer, void* destination, uint64_t token) override;
+  void cancel(uint64_t token) override;
+  void revoke(uint64_t cookie) override;
+  Status poll(EventSink& sink) override;
+  int waitDescriptor() const override { return has_ended_ ? -1 : socket_.get(); }
+  bool prepareSleep(bool in_operation) override;
+  bool wantsWrite() const override;
+  const char* transportName() const override { return "tcp"; }
+  const std::string& description() const override { return description_; }
+
+ private:
+  struct Request {
+    uint64_t cookie;
+    uint64_t fetch;
+    uint64_t sent;
+  };
+  /// The data frame that is being written.
+  struct Outgoing {
+    bool is_active = false;
+    bool is_void = false;           ///< withdrawn: zeros take the place of the rest
+    uint64_t ahead = 0;             ///< bytes of the send buffer that come first
+    FrameHeader header;
+    uint64_t header_sent = 0;
+    const uint8_t* source = nullptr;
+    uint64_t length = 0;
+    uint64_t sent = 0;
+  };
+  struct Fetch {
+    uint64_t id;
+    uint64_t token;
+    uint8_t* destination;
+    uint64_t length;
+    uint64_t received;
+  };
+  /// The data frame that is being read.
+  struct Incoming {
+    uint64_t fetch = 0;
+    uint8_t* place = nullptr;  ///< null: dropped
+    uint64_t left = 0;
+  };
+
+  // send.cc
+  bool append(const FrameHeader& header, const void* payload, uint64_t payload_bytes);
+  void queueInternal(FrameType type, uint64_t cookie, uint64_t address);
+  bool flushInternal();
+  void flush();
+  bool startData();
+  int gather(iovec* pieces) const;
+  void written(uint64_t bytes);
+  void finishData();
+  uint64_t queued() const { return out_end_ - out_begin_; }
+
+  // receive.cc
+  void receive(EventSink& sink);
+  void parse(EventSink& sink, uint64_t* frames, uint64_t* bytes);
+  uint64_t takeIncoming(const uint8_t* data, uint64_t bytes);
+  void handle(const FrameHeader& header, const uint8_t* payload, EventSink& sink);
+  void beginIncoming(const FrameHeader& header);
+  void endFetch(uint64_t id, bool is_refused, EventSink& sink);
+  bool readSome(bool* is_drained, uint64_t* bytes);
+  bool hasWholeFrame() const;
+  uint64_t buffered() const { return in_end_ - in_begin_; }
+  void fail(const std::string& what);
+  Status lost(const std::string& what) const;
+
+  Fd socket_;
+  const Options options_;
+  std::string description_;
+  OfferTable offers_;
+
+  std::vector<uint8_t> out_;
+  uint64_t out_begin_ = 0;
+  uint64_t out_end_ = 0;
+  std::vector<FrameHeader> internal_;  ///< own frames that found no room in the send buffer
+  std::vector<Request> requests_;      ///< the peer's fetches, served in turn; the front one is being written
+  Outgoing data_;
+  std::vector<uint64_t> released_;     ///< to be reported by the next poll
+  Status write_error_;                 ///< what the peer sent before comes first
+
+  std::vector<uint8_t> in_;
+  uint64_t in_begin_ = 0;
+  uint64_t in_end_ = 0;
+  std::vector<Fetch> fetches_;
+  Incoming incoming_;
+  uint64_t next_fetch_ = 1;
+  bool said_goodbye_ = false;  ///< the peer did
+  bool has_ended_ = false;
+  Status end_;     ///< end of the stream; what is buffered comes first
+  Status broken_;
+};
+
+}  // namespace jhetcc::transport::tcp

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes out: small frames through a buffer, payloads under fetch straight from the offered memory. One thread.
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/tcp/endpoint.h"
+
+namespace jhetcc::transport::tcp {
+
+namespace {
+
+constexpr uint64_t kFlushAtBytes = 64 * 1024;
+constexpr uint64_t kBytesPerFlush = 1024 * 1024;
+constexpr uint64_t kZeroBytes = 64 * 1024;
+const uint8_t kZeros[kZeroBytes] = {};
+
+}  // namespace
+
+Result<bool> TcpEndpoint::send(const FrameHeader& header, const void* payload) {
+  if (!broken_.isOk()) return broken_;
+  if (has_ended_) {
+    return Status(Kind::kDisconnected, Scope::kEndpoint, "peer_closed", description_ + ": the peer has closed");
+  }
+  const bool is_offer = header.type == FrameType::kOffer;
+  const uint64_t payload_bytes = is_offer ? 0 : header.length;
+  if (payload_bytes > kInlineBytesMax) {
+    return Status(Kind::kBadArgument, Scope::kCall, "bad_frame",
+                  description_ + ": inline payload of " + std::to_string(payload_bytes) + " bytes, at most " +
+                      std::to_string(kInlineBytesMax) + " allowed; offer it instead");
+  }
+  if (is_offer && offers_.isFull()) return false;
+  if (!flushInternal() || !append(header, payload, payload_bytes)) {
+    flush();
+    if (!flushInternal() || !append(header, payload, payload_bytes)) return false;
+  }
+  if (is_offer) offers_.insert(header.cookie, header.address, header.length);
+  // The next poll writes; what must not wait for it goes at once.
+  const bool is_urgent = header.type == FrameType::kControl || header.type == FrameType::kGoodbye;
+  if (is_urgent || queued() >= kFlushAtBytes) flush();
+  return true;
+}
+
+bool TcpEndpoint::append(const FrameHeader& header, const void* payload, uint64_t payload_bytes) {
+  const uint64_t bytes = sizeof header + payload_bytes;
+  if (out_.size() - out_end_ < bytes) {
+    if (out_.size() - queued() < bytes) return false;
+    std::memmove(out_.data(), out_.data() + out_begin_, queued());
+    out_end_ = queued();
+    out_begin_ = 0;
+  }
+  std::memcpy(out_.data() + out_end_, &header, sizeof header);
+  if (payload_bytes > 0) std::memcpy(out_.data() + out_end_ + sizeof header, payload, payload_bytes);
+  out_end_ += bytes;
+  return true;
+}
+
+void TcpEndpoint::queueInternal(FrameType type, uint64_t cookie, uint64_t address) {
+  FrameHeader header;
+  header.type = type;
+  header.cookie = cookie;
+  header.address = address;
+  internal_.push_back(header);
+  flushInternal();
+}
+
+bool TcpEndpoint::flushInternal() {
+  size_t moved = 0;
+  while (moved < internal_.size() && append(internal_[moved], nullptr, 0)) ++moved;
+  internal_.erase(internal_.begin(), internal_.begin() + static_cast<ptrdiff_t>(moved));
+  return internal_.empty();
+}
+
+bool TcpEndpoint::wantsWrite() const {
+  return broken_.isOk() && !has_ended_ && write_error_.isOk() &&
+         (queued() > 0 || data_.is_active || !internal_.empty() || !requests_.empty());
+}
+
+/// Writes until the socket is full, the budget is used up, or nothing is left.
+void TcpEndpoint::flush() {
+  uint64_t budget = kBytesPerFlush;
+  while (write_error_.isOk() && budget > 0) {
+    flushInternal();
+    if (!data_.is_active && !startData() && queued() == 0) return;
+    iovec pieces[3];
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = static_cast<size_t>(gather(pieces));
+    const ssize_t count = sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count >= 0) {
+      written(static_cast<uint64_t>(count));
+      budget -= std::min<uint64_t>(budget, static_cast<uint64_t>(count) + 1);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    } else if (errno != EINTR) {
+      write_error_ = lost(std::string("sendmsg: ") + strerror(errno));
+    }
+  }
+}
+
+/// Begins the next data frame, behind everything that is in the send buffer now. False: no payload is asked for.
+bool TcpEndpoint::startData() {
+  while (!requests_.empty() && internal_.empty()) {
+    const Request& request = requests_.front();
+    const int slot = offers_.find(request.cookie);
+    if (slot < 0) {
+      queueInternal(kFetchRefused, request.fetch, 0);
+      requests_.erase(requests_.begin());
+      continue;
+    }
+    const OpenOffer& offer = offers_[slot];
+    data_ = Outgoing();
+    data_.is_active = true;
+    data_.ahead = queued();
+    // The offered address is this process's own; it is a number only because it travelled.
+    data_.source = reinterpret_cast<const uint8_t*>(offer.address) + request.sent;
+    data_.length = std::min<uint64_t>(options_.data_frame_bytes, offer.length - request.sent);
+    data_.header.type = kFetchData;
+    data_.header.cookie = request.fetch;
+    data_.header.address = request.sent;
+    data_.header.length = data_.length;
+    return true;
+  }
+  return false;
+}
+
+int TcpEndpoint::gather(iovec* pieces) const {
+  int count = 0;
+  const uint64_t from_buffer = data_.is_active ? data_.ahead : queued();
+  if (from_buffer > 0) {
+    pieces[count++] = {const_cast<uint8_t*>(out_.data()) + out_begin_, from_buffer};
+  }
+  if (!data_.is_active) return count;
+  if (data_.header_sent < sizeof data_.header) {
+    auto* header = reinterpret_cast<uint8_t*>(const_cast<FrameHeader*>(&data_.header));
+    pieces[count++] = {header + data_.header_sent, sizeof data_.header - data_.header_sent};
+  }
+  const uint64_t left = data_.length - data_.sent;
+  if (left > 0 && data_.is_void) {
+    pieces[count++] = {const_cast<uint8_t*>(kZeros), std::min(left, kZeroBytes)};
+  } else if (left > 0) {
+    pieces[count++] = {const_cast<uint8_t*>(data_.source) + data_.sent, left};
+  }
+  return count;
+}
+
+void TcpEndpoint::written(uint64_t bytes) {
+  const uint64_t buffered = std::min(bytes, data_.is_active ? data_.ahead : queued());
+  out_begin_ += buffered;
+  bytes -= buffered;
+  if (out_begin_ == out_end_) out_begin_ = out_end_ = 0;
+  if (!data_.is_active) return;
+  data_.ahead -= buffered;
+  const uint64_t of_header = std::min<uint64_t>(bytes, sizeof data_.header - data_.header_sent);
+  data_.header_sent += of_header;
+  data_.sent += bytes - of_header;
+  if (data_.ahead == 0 && data_.header_sent == sizeof data_.header && data_.sent == data_.length) finishData();
+}
+
+void TcpEndpoint::finishData() {
+  Request request = requests_.front();
+  requests_.erase(requests_.begin());
+  data_.is_active = false;
+  request.sent += data_.length;
+  const int slot = data_.is_void ? -1 : offers_.find(request.cookie);
+  if (slot < 0) {
+    queueInternal(kFetchRefused, request.fetch, 0);
+  } else if (request.sent < offers_[slot].length) {
+    requests_.push_back(request);  // the others' turn
+  } else {
+    queueInternal(kFetchDone, request.fetch, 0);
+    offers_.erase(slot);
+    released_.push_back(request.cookie);
+  }
+}
+
+void TcpEndpoint::revoke(uint64_t cookie) {
+  std::erase(released_, cookie);
+  const int slot = offers_.find(cookie);
+  if (slot < 0) return;
+  offers_.erase(slot);
+  if (data_.is_active && requests_.front().cookie == cookie) data_.is_void = true;
+  // Requests for it that wait are refused when their turn comes.
+}
+
+}  // namespace jhetcc::transport::tcp

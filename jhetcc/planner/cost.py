@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted seconds by the alpha-beta model: a message costs its link's alpha and beta a byte; memory by the byte.
+
+Source: R. Hockney, "The communication challenge for MPP", 1994; the split of alpha into a wait and the sender's own
+work follows D. Culler et al., "LogP: towards a realistic model of parallel computation", 1993. Ranks of a host share
+its link to other hosts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .layout import Layout
+
+__all__ = ["agreement_seconds", "all_pairs_seconds", "fan_seconds", "neighbour_seconds", "rounds"]
+
+_OVERHEAD = 0.25  # share of alpha that is the sender's own work, so not overlapped by its next message
+
+
+def rounds(size: int) -> int:
+    """Rounds of doubling that reach ``size`` ranks."""
+    return (size - 1).bit_length()
+
+
+def all_pairs_seconds(layout: Layout, nbytes: float) -> float:
+    """Every rank sends ``nbytes`` to every other one."""
+    if layout.size == 1:
+        return 0.0
+    worst = 0.0
+    for count in Counter(layout.hosts).values():
+        near, far = count - 1, layout.size - count
+        own_work = _OVERHEAD * (near * layout.shm.alpha + far * layout.tcp.alpha)
+        worst = max(worst, own_work + near * nbytes * layout.shm.beta + count * far * nbytes * layout.tcp.beta)
+    return layout.slowest.alpha + worst
+
+
+def neighbour_seconds(layout: Layout, nbytes: float) -> float:
+    """Every rank sends ``nbytes`` to the next one: a round of a ring."""
+    if layout.size == 1:
+        return 0.0
+    pairs = list(zip(layout.hosts, (*layout.hosts[1:], layout.hosts[0]), strict=True))
+    crossing = Counter(a for a, b in pairs if a != b)
+    far = max(crossing.values(), default=0)
+    own_work = _OVERHEAD * layout.slowest.alpha
+    return layout.slowest.alpha + own_work + max(nbytes * layout.shm.beta, far * nbytes * layout.tcp.beta)
+
+
+def fan_seconds(layout: Layout, root: int, nbytes: float) -> float:
+    """One rank sends ``nbytes`` to each other one, or receives from each."""
+    links = [layout.link(root, rank) for rank in range(layout.size) if rank != root]
+    if not links:
+        return 0.0
+    return max(link.alpha for link in links) + sum(_OVERHEAD * link.alpha + nbytes * link.beta for link in links)
+
+
+def agreement_seconds(layout: Layout) -> float:
+    """The dissemination rounds of empty messages."""
+    return rounds(layout.size) * layout.slowest.alpha

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes one rank's schedule step by step; what an algorithm's file uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .operation import OPS, dtype_number
+from .value import COLUMNS, COPY, FILL, INPUT, OUTPUT, RECV, REDUCE, SCRATCH, SEND, Place, Plan, Schedule, iterations
+
+__all__ = ["After", "Builder"]
+
+After = int | tuple[int, int]  # a step (the same iteration of it), or (step, distance)
+
+_CACHE_LINE = 64
+
+
+class Builder:
+    """Collects the steps of one rank. Steps are numbered as they are added; dependencies may be added later.
+
+    Args:
+      plan: what is expanded.
+      rank: whose schedule this is.
+
+    Example:
+      >>> from jhetcc.schedule import Operation, Plan
+      >>> plan = Plan(Operation("psum", "f32", (4,)), 1, "copy", 64, lambda plan, rank: None)
+      >>> b = Builder(plan, 0)
+      >>> b.copy(b.output(), b.input(), 16)
+      0
+      >>> b.finish().steps
+      1
+    """
+
+    def __init__(self, plan: Plan, rank: int):
+        operation = plan.operation
+        self.rank = rank
+        self.size = plan.size
+        self.chunk_bytes = plan.chunk_bytes
+        self.plan = plan
+        self.operation = operation
+        self.input_bytes = operation.input_bytes(plan.size)
+        self.output_bytes = operation.output_bytes(plan.size)
+        self._align = math.lcm(_CACHE_LINE, operation.itemsize)  # of scratch places
+        self._scratch = 0
+        self._steps: list[tuple[int, bool, int, int, int, Place]] = []
+        self._sources: list[Sequence[Place]] = []
+        self._after: list[list[tuple[int, int]]] = []
+
+    def others(self) -> list[int]:
+        """The other ranks, the next one first, so that not all ranks begin with the same peer."""
+        return [(self.rank + k) % self.size for k in range(1, self.size)]
+
+    def input(self, offset: int = 0) -> Place:
+        return Place(INPUT, offset)
+
+    def output(self, offset: int = 0) -> Place:
+        return Place(OUTPUT, offset)
+
+    def ring(self, length: int, slots: int) -> Place:
+        """Scratch for a step of ``length`` bytes: ``slots`` chunks used in turn, or all of it where it is no longer."""
+        offset = self._scratch
+        count = iterations(length, self.chunk_bytes)
+        extent = length if count <= slots else slots * self.chunk_bytes
+        self._scratch = offset + -(-extent // self._align) * self._align
+        return Place(SCRATCH, offset, 0 if count <= slots else slots)
+
+    def send(self, peer: int, source: Place, length: int, stream: int = 0, after: Iterable[After] = ()) -> int:
+        return self._add(SEND, False, stream, peer, length, Place(0), [source], after)
+
+    def recv(self, peer: int, target: Place, length: int, stream: int = 0, after: Iterable[After] = ()) -> int:
+        return self._add(RECV, False, stream, peer, length, target, [], after)
+
+    def reduce(
+        self, target: Place, sources: Sequence[Place], length: int, final: bool = False, after: Iterable[After] = ()
+    ) -> int:
+        return self._add(REDUCE, final, 0, -1, length, target, sources, after)
+
+    def copy(self, target: Place, source: Place, length: int, after: Iterable[After] = ()) -> int:
+        return self._add(COPY, False, 0, -1, length, target, [source], after)
+
+    def fill(self, target: Place, length: int, after: Iterable[After] = ()) -> int:
+        """Zeros."""
+        return self._add(FILL, False, 0, -1, length, target, [], after)
+
+    def depend(self, step: int, on: int, distance: int = 0) -> None:
+        """Iteration i of ``step`` waits for iteration i - distance of ``on``."""
+        self._after[step].append((on, distance))
+
+    def reuse(self, writer: int, place: Place, reader: int) -> None:
+        """``writer`` fills a ring that ``reader`` empties: a slot is written again only after it was read."""
+        if place.wrap:
+            self.depend(writer, reader, place.wrap)
+
+    def _add(self, kind, final, stream, peer, length, target, sources, after) -> int:
+        self._steps.append((kind, final, stream, peer, length, target))
+        self._sources.append(sources)
+        self._after.append([(item, 0) if isinstance(item, int) else item for item in after])
+        return len(self._steps) - 1
+
+    def finish(self) -> Schedule:
+        """The schedule, as columns."""
+        steps = self._steps
+        sources = [place for places in self._sources for place in places]
+        after = [item for items in self._after for item in items]
+        targets = [step[5] for step in steps]
+        columns = {
+            "kind": [step[0] for step in steps],
+            "final": [step[1] for step in steps],
+            "stream": [step[2] for step in steps],
+            "peer": [step[3] for step in steps],
+            "length": [step[4] for step in steps],
+            "target_buffer": [place[0] for place in targets],
+            "target_offset": [place[1] for place in targets],
+            "target_wrap": [place[2] for place in targets],
+            "sources_end": np.cumsum([len(places) for places in self._sources]),
+            "dependencies_end": np.cumsum([len(items) for items in self._after]),
+            "source_buffer": [place[0] for place in sources],
+            "source_offset": [place[1] for place in sources],
+            "source_wrap": [place[2] for place in sources],
+            "dependency_step": [item[0] for item in after],
+            "dependency_distance": [item[1] for item in after],
+        }
+        return Schedule(
+            size=self.size,
+            rank=self.rank,
+            type=dtype_number(self.operation.dtype),
+            op=OPS[self.operation.reduction],
+            chunk_bytes=self.chunk_bytes,
+            input_bytes=self.input_bytes,
+            output_bytes=self.output_bytes,
+            scratch_bytes=self._scratch,
+            plan_hash=self.plan.hash,
+            **{name: np.asarray(values, COLUMNS[name]) for name, values in columns.items()},
+        )

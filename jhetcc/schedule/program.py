@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All ranks' schedules unrolled into events, and what must happen before what in *any* legal run.
+
+An event is one iteration of one step: it starts, then completes. Its sources are read and its target is written in
+between. Ordered are only: a dependency's completion before the start; a send's start before its receive's completion.
+Not ordered, since a send may be copied away: a receive before its send's completion. Iterations of one step are not
+ordered by themselves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from .binary import validate
+from .value import KIND_NAMES, RECV, SEND, WHOLE, Place, Schedule
+
+__all__ = ["Event", "Program", "ScheduleError"]
+
+
+class ScheduleError(ValueError):
+    """A schedule is wrong; the message names rank, step and iteration."""
+
+
+class Event(NamedTuple):
+    rank: int
+    step: int
+    iteration: int
+    kind: int
+    sources: tuple[tuple[int, int], ...]  # (buffer, byte offset)
+    target: tuple[int, int] | None
+    length: int
+    final: bool
+
+    def text(self) -> str:
+        return f"rank {self.rank} step {self.step} ({KIND_NAMES[self.kind]}) iteration {self.iteration}"
+
+
+class Program:
+    """The events of all ranks, matched.
+
+    Args:
+      schedules: rank -> schedule; ranks that take no part are left out.
+
+    Attributes:
+      events: all of them; an event's number is its place here.
+      waits: for each event, the events whose completion its start waits for.
+      partner: for a send its receive and the other way round, else -1.
+      order: an order in which they can run one after the other.
+
+    Raises:
+      ScheduleError: a message without its other side, or a cycle of waits even if sends never wait.
+    """
+
+    def __init__(self, schedules: Mapping[int, Schedule]):
+        self.schedules = dict(schedules)
+        self.events: list[Event] = []
+        self.waits: list[list[int]] = []
+        self.first: dict[tuple[int, int], int] = {}
+        for rank, schedule in self.schedules.items():
+            try:
+                validate(schedule)
+            except ValueError as error:
+                raise ScheduleError(f"rank {rank}: {error}") from None
+            if schedule.rank != rank:
+                raise ScheduleError(f"rank {rank} holds the schedule of rank {schedule.rank}")
+            self._unroll(rank, schedule)
+        self.partner = [-1] * len(self.events)
+        self._match()
+        self.order = self._sort()
+
+    def _unroll(self, rank: int, s: Schedule) -> None:
+        chunk = s.chunk_bytes
+        base = len(self.events)
+        counts = [s.iterations(step) for step in range(s.steps)]
+        starts = [base, *(base + np.cumsum(counts)).tolist()]
+        for step in range(s.steps):
+            self.first[rank, step] = starts[step]
+            kind, length, count = int(s.kind[step]), int(s.length[step]), counts[step]
+            sources, target, dependencies = s.sources(step), s.target(step), s.dependencies(step)
+            for i in range(count):
+                places = tuple((place.buffer, _at(place, i, chunk)) for place in sources)
+                goal = None if kind == SEND else (target.buffer, _at(target, i, chunk))
+                part = min(chunk, length - i * chunk)
+                self.events.append(Event(rank, step, i, kind, places, goal, part, bool(s.final[step])))
+                waits: list[int] = []
+                for on, distance in dependencies:
+                    if distance == WHOLE:
+                        waits += range(starts[on], starts[on] + counts[on])
+                    elif i >= distance:
+                        waits.append(starts[on] + min(i - distance, counts[on] - 1))
+                self.waits.append(waits)
+
+    def _match(self) -> None:
+        sides: dict[tuple[int, int, int], dict[int, tuple[int, int]]] = {}
+        for rank, s in self.schedules.items():
+            for step in np.flatnonzero(s.kind <= RECV).tolist():
+                kind, peer = int(s.kind[step]), int(s.peer[step])
+                key = (rank, peer, int(s.stream[step])) if kind == SEND else (peer, rank, int(s.stream[step]))
+                sides.setdefault(key, {})[kind] = (rank, step)
+        for (source, target, stream), both in sides.items():
+            name = f"message from {source} to {target} in stream {stream}"
+            if len(both) < 2:
+                raise ScheduleError(f"{name}: nobody {'receives' if SEND in both else 'sends'} it")
+            send, recv = self.first[both[SEND]], self.first[both[RECV]]
+            a, b = (self.schedules[rank] for rank, _ in (both[SEND], both[RECV]))
+            lengths = int(a.length[both[SEND][1]]), int(b.length[both[RECV][1]])
+            if lengths[0] != lengths[1] or a.chunk_bytes != b.chunk_bytes:
+                raise ScheduleError(f"{name}: {lengths[0]} bytes are sent and {lengths[1]} received, or chunks differ")
+            for i in range(a.iterations(both[SEND][1])):
+                self.partner[send + i], self.partner[recv + i] = recv + i, send + i
+
+    def _sort(self, generator: np.random.Generator | None = None) -> list[int]:
+        missing = [len(waits) for waits in self.waits]
+        after: list[list[int]] = [[] for _ in self.events]
+        for event, waits in enumerate(self.waits):
+            for on in waits:
+                after[on].append(event)
+        for event, e in enumerate(self.events):
+            if e.kind == RECV:
+                missing[event] += 1
+                after[self.partner[event]].append(event)
+        ready = deque(event for event, count in enumerate(missing) if not count)
+        order: list[int] = []
+        while ready:
+            if generator is not None:
+                ready.rotate(int(generator.integers(len(ready))))
+            event = ready.popleft()
+            order.append(event)
+            for other in after[event]:
+                missing[other] -= 1
+                if not missing[other]:
+                    ready.append(other)
+        if len(order) < len(self.events):
+            stuck = next(event for event, count in enumerate(missing) if count)
+            raise ScheduleError(f"{self.events[stuck].text()} waits for itself, by way of others")
+        return order
+
+    def shuffled(self, seed: int) -> list[int]:
+        """Another legal order."""
+        return self._sort(np.random.default_rng(seed))
+
+    def before(self) -> list[int]:
+        """For each event a set (bits of an int) of the events that have completed whenever it starts."""
+        starts, ends = [0] * len(self.events), [0] * len(self.events)
+        for event in self.order:
+            known = 0
+            for on in self.waits[event]:
+                known |= ends[on] | (1 << on)
+            starts[event] = known
+            if self.events[event].kind == RECV:
+                known |= starts[self.partner[event]]
+            ends[event] = known
+        return starts
+
+    def heard(self) -> dict[int, int]:
+        """For each rank the set (bits) of the ranks that must have started before it completes."""
+        ranks = [1 << event.rank for event in self.events]
+        result = {rank: 1 << rank for rank in self.schedules}
+        ends = [0] * len(self.events)
+        starts = [0] * len(self.events)
+        for event in self.order:
+            known = ranks[event]
+            for on in self.waits[event]:
+                known |= ends[on]
+            starts[event] = known
+            if self.events[event].kind == RECV:
+                known |= starts[self.partner[event]]
+            ends[event] = known
+            result[self.events[event].rank] |= known
+        return result
+
+
+def _at(place: Place, iteration: int, chunk: int) -> int:
+    return place.offset + (iteration % place.wrap if place.wrap else iteration) * chunk

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A communicator: an ordered set of ranks that run collectives together; its name is an axis name."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jhetcc import errors
+from jhetcc.errors import AbortedError, BadArgumentError, Error
+from jhetcc.planner import Layout
+from jhetcc.world.raw import RawCalls
+
+if TYPE_CHECKING:
+    from jhetcc.world.world import World
+
+__all__ = ["Communicator"]
+
+
+class Communicator(RawCalls):
+    """Made by ``jhetcc.init()``, ``split()`` and ``shrink()``; never directly.
+
+    Attributes:
+      name: the axis name operations use.
+      size: number of ranks.
+      epoch: 0 at birth; grows by one with every ``shrink()``.
+      world_ranks: world rank of each index.
+      local_ranks: indexes of this process's ranks, ascending.
+      devices: the JAX devices of those ranks, same order; empty where the world was made without JAX.
+    """
+
+    def __init__(self, world: World, name: str, world_ranks: tuple[int, ...], epoch: int = 0):
+        self.name = name
+        self.world_ranks = world_ranks
+        self.size = len(world_ranks)
+        self.epoch = epoch
+        self._world = world
+        self._busy = threading.Lock()
+        local = {world.first_rank + k: device for k, device in enumerate(world.devices)}
+        owned = range(world.first_rank, world.first_rank + world.local_count)
+        self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
+        self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
+        self.layout = Layout(tuple(world.host_of(rank) for rank in world_ranks))
+
+    def __repr__(self) -> str:
+        return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"
+
+    @property
+    def rank(self) -> int:
+        """This process's index.
+
+        Raises:
+          BadArgumentError: the process owns several ranks (use ``local_ranks`` or ``jhetcc.axis_index``), or none.
+        """
+        if len(self.local_ranks) != 1:
+            raise BadArgumentError(
+                f"this process owns {len(self.local_ranks)} ranks of {self.name!r} {self.local_ranks}: use comm.local_ranks, or "
+                "jhetcc.axis_index() inside shard_map",
+                code="bad_argument",
+            )
+        return self.local_ranks[0]
+
+    # -- what the operations layer needs
+    def prepare(self, text: str) -> None:
+        """Plans an operation before it is asked for; called at lowering.
+
+        Raises:
+          BadArgumentError: the text does not fit this communicator.
+        """
+        try:
+            self._world.planner.warm(self.name, self.epoch, text)
+        except ValueError as why:
+            raise BadArgumentError(str(why), code="bad_argument") from None
+
+    def _execute(self, text: str, buffers: list[tuple[int, int, int, int]]) -> None:
+        self.prepare(text)
+        self._world.process.run(self.name, text, buffers)
+
+    # -- health
+    def check(self) -> None:
+        """Raises the error that ended this communicator; returns where it is well.
+
+        Raises:
+          Error: a ``PeerLostError``, ``MismatchError``, ``OperationTimeoutError`` or ``AbortedError``, the same on all ranks.
+        """
+        self._world.require_open()
+        error = self._verdict_error()
+        if error is not None:
+            raise error
+
+    def _verdict_error(self) -> Error | None:
+        verdict = self._world.process.verdict(self.name)
+        if verdict is None:
+            return None
+        return errors.make(
+            verdict["kind"], verdict["message"], code=verdict["code"], scope=verdict["scope"], ranks=tuple(verdict["ranks"])
+        )
+
+    def abort(self, reason: str = "abort() was called") -> None:
+        """Ends every operation of this communicator on all ranks with ``AbortedError``; returns at once.
+
+        Args:
+          reason: told to everybody.
+        """
+        self._world.require_open()
+        self._world.process.abort(self.name, reason)
+
+    def shrink(self, timeout: float | None = None) -> Communicator:
+        """Goes on without lost ranks, after an error: all survivors call it.
+
+        Args:
+          timeout: seconds to wait for the other survivors; default ``operation_timeout``, at most 60.
+
+        Returns:
+          A communicator of the same name with the survivors in their old order and the next epoch. This one is closed.
+
+        Raises:
+          PeerLostError: this rank was declared lost, or the survivors did not agree in time.
+        """
+        self._world.require_open()
+        if self._world.process.verdict(self.name) is None:
+            self.abort("shrink() was called on a communicator that is well")
+        limit = timeout if timeout is not None else min(self._world.options.operation_timeout, 60.0)
+        members, epoch = self._world.process.shrink(self.name, limit)
+        return self._world.replace(self, tuple(self.world_ranks[m] for m in members), epoch)
+
+    def split(self, color: Any, key: Any = None, name: str | None = None) -> Communicator | None:
+        """Divides the ranks by color into new communicators. A collective call: every rank takes part.
+
+        Args:
+          color: int, or one int for each local rank; -1 for ranks that join none.
+          key: int or one int for each local rank; orders the ranks of a color, ties by old index. Default: old order.
+          name: axis name of the new communicators; the same on all ranks. Default ``"<parent>/<color>"``.
+
+        Returns:
+          The communicator of this process's ranks, or None when all of them gave -1.
+
+        Raises:
+          BadArgumentError: local ranks of this process gave different colors other than -1: call split() once for each.
+
+        Example:
+          >>> import jhetcc
+          >>> comm = jhetcc.init(num_processes=1, devices=1)
+          >>> comm.split(0, name="all").size
+          1
+          >>> comm.close()
+        """
+        count = len(self.local_ranks)
+        colors, keys = _per_rank(color, count, "color"), _per_rank(0 if key is None else key, count, "key")
+        kept = {one for one in colors if one != -1}
+        if len(kept) > 1:
+            raise BadArgumentError(
+                f"split: the local ranks of this process gave colors {colors}; a process can join one new communicator a call. Call "
+                "split() once for each color, with -1 for the ranks that stay out",
+                code="bad_argument",
+            )
+        mine = [np.array([c, k], np.int64) for c, k in zip(colors, keys, strict=True)]
+        table = self.all_gather(mine)[0] if count > 1 else self.all_gather(mine[0])
+        if not kept:
+            return None
+        chosen = kept.pop()
+        members = sorted((int(table[i, 1]), i) for i in range(self.size) if int(table[i, 0]) == chosen)
+        return self._world.create(
+            name or f"{self.name}/{chosen}", tuple(self.world_ranks[i] for _, i in members), self.epoch
+        )
+
+    def close(self) -> None:
+        """Ends this communicator here. Closing ``"world"`` closes the whole world; it never waits for other ranks' calls."""
+        self._world.close_communicator(self)
+
+    # -- insight
+    def status(self) -> dict[str, Any]:
+        """What this process is doing: operations, waits, paths, counters. Cheap, callable from any thread."""
+        self._world.require_open()
+        error = self._verdict_error()
+        return {
+            "name": self.name,
+            "size": self.size,
+            "epoch": self.epoch,
+            "ended": None if error is None else str(error),
+            "ranks": self._world.process.status(),
+            "counters": dict(self._world.process.counters()),
+        }
+
+    def explain(self, operation: str) -> str:
+        """Why an operation runs as it does: candidates with predicted times, and the choice.
+
+        Args:
+          operation: text as in errors, e.g. ``"psum(f32[1024])"``.
+        """
+        try:
+            found = self._world.planner.candidates(operation, self.layout)
+            plan = self._world.planner.plan(operation, self.layout)
+        except ValueError as why:
+            raise BadArgumentError(str(why), code="bad_argument") from None
+        lines = [f"{operation} on {self.name!r} ({self.size} ranks on {len(set(self.layout.hosts))} host(s))"]
+        for algorithm, seconds in found:
+            mark = "->" if algorithm == plan.algorithm else "  "
+            lines.append(f"{mark} {algorithm:<18} {seconds * 1e6:12.1f} us predicted")
+        lines.append(f"   chunks of {plan.chunk_bytes} bytes")
+        for rank in self._world.process.status():
+            lines += [f"   path {text}" for _, text in sorted(rank["paths"].items())]
+        return "\n".join(lines)
+
+
+def _per_rank(value: Any, count: int, what: str) -> list[int]:
+    values = [int(value)] * count if np.ndim(value) == 0 else [int(one) for one in value]
+    if len(values) != count:
+        raise BadArgumentError(f"split: {len(values)} {what}s for {count} local ranks", code="bad_argument")
+    return values
+
+
+def closed_error(name: str) -> AbortedError:
+    return AbortedError(f"communicator {name!r} was closed", code="closed", scope="communicator")

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings the core's log lines to Python's ``logging`` (logger ``jhetcc.<room>``), from a small thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from jhetcc import _core
+
+__all__ = ["LogPump"]
+
+_LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG, "trace": 5}
+_PERIOD_SECONDS = 0.2
+
+
+class LogPump:
+    """Looks for lines a few times a second until closed; closing takes the rest along."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="jhetcc-log", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD_SECONDS):
+            self._drain()
+
+    @staticmethod
+    def _drain() -> None:
+        while (line := _core.pop_log_line()) is not None:
+            level, topic, text, repeats = line
+            again = f" (said {repeats} times more)" if repeats else ""
+            logging.getLogger(f"jhetcc.{topic}").log(_LEVELS.get(level, logging.INFO), "%s%s", text, again)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=2.0)
+        self._drain()

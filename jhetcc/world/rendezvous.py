@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the processes of a job find each other: one table, agreed settings, one endpoint per pair of ranks, then go."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jhetcc import _core, config
+from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
+from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
+
+__all__ = ["Member", "Rendezvous", "host_identity"]
+
+_log = logging.getLogger("jhetcc")
+_COUNTDOWN_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+_CALL_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of the job, as all others see it."""
+
+    process_id: int
+    incarnation: int
+    host: str
+    host_key: str
+    pid: int
+    ranks: int
+    platform: str
+    unix_address: str
+    tcp_address: str
+    agreed: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.host}:{self.pid}"
+
+
+def host_identity() -> str:
+    """Equal in two processes exactly if they share a running kernel and a network namespace."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+class Rendezvous:
+    """Gathers the job of one ``init()``.
+
+    Args:
+      options: this process's settings.
+      launch: its number and the coordinator.
+      secret: the job's secret, or None on loopback.
+      generation: counts the ``init()`` calls of this process; the n-th of one process meets the n-th of the others.
+      timeout: seconds for everything.
+    """
+
+    def __init__(self, options: config.Options, launch: Launch, secret: bytes | None, generation: int, timeout: float):
+        self.options = options
+        self.launch = launch
+        self.incarnation = secrets.randbits(63)
+        self._prefix = f"{generation}/"
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+        self._server: Any = None
+        self._client: Any = None
+        job = options.job or launch.job or "job"
+        self._secret = _core.Secret(secret, options.allow_insecure)
+        self._identity = _core.Identity(job, launch.process_id, self.incarnation)
+        self.acceptors: list[Any] = []
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
+
+    def _serve(self) -> None:
+        """Process 0 listens; an address still held by the job's previous world is asked again until it is free."""
+        while True:
+            try:
+                self._server = _core.StoreServer(self.launch.coordinator, self._secret, self._identity)
+                return
+            except Error as error:
+                if self._left() <= 0 or isinstance(error, BadArgumentError):
+                    raise
+                time.sleep(_POLL_SECONDS)
+
+    def gather(self, ranks: int, platform: str) -> list[Member]:
+        """Waits until every process has said who it is.
+
+        Returns:
+          The members in order of their process numbers.
+
+        Raises:
+          OperationTimeoutError: names who is missing, and the setting.
+          BadArgumentError: a number taken twice, settings that differ, a coordinator others cannot reach.
+        """
+        assert self.launch.coordinator is not None
+        refuse_loopback(self.launch.coordinator, self.launch.hosts)
+        if self.launch.process_id == 0:
+            self._serve()
+        while True:
+            try:
+                return self._gather_once(ranks, platform)
+            except PeerLostError as error:
+                # The store of the previous world closed under us; the new one is about to listen.
+                if self._left() <= 0 or self.launch.process_id == 0:
+                    raise
+                _log.debug("asking the coordinator again: %s", error)
+                time.sleep(_POLL_SECONDS)
+
+    def _gather_once(self, ranks: int, platform: str) -> list[Member]:
+        launch, options = self.launch, self.options
+        try:
+            self._client = _core.StoreClient(launch.coordinator, self._secret, self._identity, self._left())
+        except OperationTimeoutError as error:
+            raise OperationTimeoutError(
+                f"process {launch.process_id} of {launch.num_processes} found no coordinator at {launch.coordinator} within "
+                f"init_timeout = {self._timeout:g} s: {error}. Is process 0 started, and is this its address? ({launch.source})",
+                code="init_timeout",
+                scope="process",
+            ) from None
+        me = self._describe(ranks, platform)
+        taken = self._client.set_if_absent(f"{self._prefix}process/{launch.process_id}", json.dumps(asdict(me)), _CALL_SECONDS)
+        if taken is not None:
+            other = Member(**json.loads(taken))
+            raise BadArgumentError(
+                f"process number {launch.process_id} is taken by {other.place} in the job at {launch.coordinator}: two processes were "
+                f"given the same number, or two jobs the same coordinator. This is {me.place}; {launch.source}",
+                code="duplicate_process",
+                scope="process",
+            )
+        self._wait_for("process", "never connected")
+        members = [Member(**json.loads(self._get(f"process/{k}"))) for k in range(launch.num_processes)]
+        self._check(me, members)
+        return members
+
+    def _describe(self, ranks: int, platform: str) -> Member:
+        launch, options = self.launch, self.options
+        towards = str(launch.coordinator)
+        local = split_address(self._client.local_address)[0]
+        host = _core.choose_local_address(towards, options.interface) if options.interface else local
+        host_text = f"[{host}]" if ":" in host else host
+        tcp = _core.Acceptor(f"{host_text}:0", self._secret, self._identity)
+        unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
+        self.acceptors = [tcp, unix]
+        return Member(
+            process_id=launch.process_id,
+            incarnation=self.incarnation,
+            host=socket.gethostname(),
+            host_key=host_identity(),
+            pid=os.getpid(),
+            ranks=ranks,
+            platform=platform,
+            unix_address=unix.address,
+            tcp_address=tcp.address,
+            agreed=options.agreed(),
+        )
+
+    def _get(self, key: str) -> str:
+        value = self._client.try_get(self._prefix + key, _CALL_SECONDS)
+        if value is None:
+            raise PeerLostError(f"the coordinator at {self.launch.coordinator} forgot {key}", code="store_gone", scope="process")
+        return value
+
+    def _wait_for(self, what: str, failure: str) -> None:
+        """Until every process has set ``what/<number>``; says every few seconds who has not."""
+        total = self.launch.num_processes
+        next_word = time.monotonic() + _COUNTDOWN_SECONDS
+        while True:
+            names = self._client.list(f"{self._prefix}{what}/", _CALL_SECONDS)
+            there = {int(name.rsplit("/", 1)[1]) for name in names}
+            missing = [k for k in range(total) if k not in there]
+            if not missing:
+                return
+            ended = self._client.try_get(f"{self._prefix}failed", _CALL_SECONDS)
+            if ended is not None:
+                raise PeerLostError(f"init() failed in another process: {ended}", code="init_failed", scope="process")
+            if self._left() <= 0:
+                listed = ", ".join(f"process {k} of {total}" for k in missing[:8])
+                raise OperationTimeoutError(
+                    f"{listed}{', ...' if len(missing) > 8 else ''} {failure} within init_timeout = {self._timeout:g} s "
+                    f"(JHETCC_INIT_TIMEOUT, or timeout= of init()); {len(there)} of {total} are here. This is process "
+                    f"{self.launch.process_id}; {self.launch.source}",
+                    code="init_timeout",
+                    scope="process",
+                    ranks=tuple(missing),
+                )
+            if time.monotonic() >= next_word:
+                next_word += _COUNTDOWN_SECONDS
+                _log.warning(
+                    "%d of %d processes here, missing: %s (%.0f s left of init_timeout)",
+                    len(there), total, ", ".join(map(str, missing[:16])), self._left(),
+                )  # fmt: skip
+            time.sleep(_POLL_SECONDS)
+
+    def _check(self, me: Member, members: list[Member]) -> None:
+        refuse_loopback(self.launch.coordinator, [member.host_key for member in members])
+        for member in members:
+            difference = config.difference(me.agreed, member.agreed)
+            if difference:
+                raise BadArgumentError(
+                    f"processes {me.process_id} ({me.place}, here) and {member.process_id} ({member.place}, there) do not agree: "
+                    f"{difference}. Give all processes the same setting",
+                    code="settings_differ",
+                    scope="process",
+                )
+
+    def connect(self, process: Any, members: list[Member], first_rank: list[int]) -> None:
+        """Makes an endpoint for every pair of a local and another rank.
+
+        Pairs of processes are taken in one order everywhere, so that no two wait for each other.
+        """
+        me = members[self.launch.process_id]
+        for a in range(me.ranks):
+            for b in range(a + 1, me.ranks):
+                process.add_local_pair(a, b)
+        for other in members:
+            if other.process_id == me.process_id:
+                continue
+            low, high = (me, other) if me.process_id < other.process_id else (other, me)
+            for a in range(low.ranks):
+                for b in range(high.ranks):
+                    local, remote = (a, b) if low is me else (b, a)
+                    self._connect_pair(process, me, other, local, remote, first_rank[other.process_id] + remote)
+
+    def _connect_pair(self, process: Any, me: Member, other: Member, local: int, remote: int, peer: int) -> None:
+        options = self.options
+        use_unix = me.host_key == other.host_key and options.transport != "tcp"
+        if options.transport == "shm" and not use_unix:
+            raise BadArgumentError(
+                f"transport=shm, but process {other.process_id} is on another host ({other.place}); unset JHETCC_TRANSPORT",
+                code="bad_option",
+                scope="process",
+            )
+        common = {
+            "process": process, "slot": local, "peer": peer, "peer_process": other.process_id,
+            "allow_cma": options.cma != "off", "congestion": options.tcp_congestion or "", "timeout": self._left(),
+        }  # fmt: skip
+        try:
+            if me.process_id < other.process_id:
+                acceptor = self.acceptors[1 if use_unix else 0]
+                _core.accept_endpoint(acceptor, path=remote << 8 | local, **common)
+            else:
+                address = other.unix_address if use_unix else other.tcp_address
+                _core.connect_endpoint(address, self._secret, self._identity, path=local << 8 | remote, **common)
+        except Error as error:
+            raise type(error)(
+                f"process {me.process_id} ({me.place}) and process {other.process_id} ({other.place}) do not connect: {error}",
+                code="init_timeout" if isinstance(error, OperationTimeoutError) else error.code,
+                scope="process",
+                ranks=(other.process_id,),
+            ) from None
+
+    def finish(self) -> None:
+        """Returns when every process has all its endpoints: from then on operations may start."""
+        self._client.set_if_absent(f"{self._prefix}ready/{self.launch.process_id}", "1", _CALL_SECONDS)
+        self._wait_for("ready", "did not finish connecting")
+        self.acceptors.clear()
+
+    def fail(self, why: BaseException) -> None:
+        """Tells the others that this process's ``init()`` failed, if the coordinator still listens."""
+        if self._client is not None:
+            with contextlib.suppress(Error):
+                text = f"process {self.launch.process_id} on {socket.gethostname()}:{os.getpid()}: {why}"
+                self._client.set_if_absent(f"{self._prefix}failed", text, _CALL_SECONDS)
+
+    def close(self) -> None:
+        self.acceptors.clear()
+        self._client = None
+        self._server = None
+
+
+def listens_on_loopback(coordinator: str) -> bool:
+    return is_loopback(split_address(coordinator)[0])

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world of one ``init()``: its process, members, communicators and planner; and ``init()`` itself."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jhetcc import _core, config
+from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
+from jhetcc.planner import Layout
+from jhetcc.world import secret as job_secret
+from jhetcc.world import state
+from jhetcc.world.communicator import Communicator
+from jhetcc.world.detect import Launch, detect
+from jhetcc.world.logs import LogPump
+from jhetcc.world.planning import Planner
+from jhetcc.world.rendezvous import Member, Rendezvous, host_identity
+
+__all__ = ["World", "init"]
+
+_log = logging.getLogger("jhetcc")
+_generations = 0
+_init_lock = threading.Lock()
+_PLATFORMS_TO_COME = {"cuda", "gpu", "rocm"}
+
+
+class World:
+    """Everything between ``init()`` and ``close()``. One at a time."""
+
+    def __init__(self, options: config.Options, launch: Launch, devices: tuple[Any, ...], local_count: int):
+        self.options = options
+        self.launch = launch
+        self.devices = devices
+        self.local_count = local_count
+        self.first_rank = 0
+        self.members: list[Member] = []
+        self.process: Any = None
+        self.planner: Any = None
+        self.rendezvous: Rendezvous | None = None
+        self._hosts: tuple[int, ...] = ()
+        self._places: tuple[str, ...] = ()
+        self._pid = os.getpid()
+        self._open = False
+        self._logs: LogPump | None = None
+
+    # -- birth
+    def start(self, secret: bytes | None, generation: int, timeout: float, platform: str) -> None:
+        """Meets the other processes and makes ``"world"`` and ``"islands"``."""
+        if self.launch.num_processes > 1:
+            self.rendezvous = Rendezvous(self.options, self.launch, secret, generation, timeout)
+        try:
+            self._meet(platform)
+        except BaseException as why:
+            if self.rendezvous is not None:
+                self.rendezvous.fail(why)
+                self.rendezvous.close()
+            if self.process is not None:
+                self.process.close(0.0)
+            raise
+
+    def _meet(self, platform: str) -> None:
+        meeting = self.rendezvous
+        self.members = meeting.gather(self.local_count, platform) if meeting else [self._lone_member(platform)]
+        first, rank_process = [], []
+        for member in self.members:
+            first.append(len(rank_process))
+            rank_process += [member.process_id] * member.ranks
+        self.first_rank = first[self.launch.process_id]
+        keys = list(dict.fromkeys(member.host_key for member in self.members))
+        self._hosts = tuple(keys.index(self.members[p].host_key) for p in rank_process)
+        self._places = tuple(self.members[p].place for p in rank_process)
+        mine = list(range(self.first_rank, self.first_rank + self.local_count))
+        ordinals = [_ordinal(device) for device in self.devices] or list(range(self.local_count))
+        self.process = _core.Process(self._core_options(), mine, ordinals)
+        if meeting:
+            meeting.connect(self.process, self.members, first)
+        else:
+            for a in range(self.local_count):
+                for b in range(a + 1, self.local_count):
+                    self.process.add_local_pair(a, b)
+        self._logs = LogPump()
+        self.process.start()
+        self.planner = Planner(self.process, self.options, self._layout_of)
+        self._open = True
+        state.set_current(self)
+        self.create("world", tuple(range(len(rank_process))), 0)
+        self.create("islands", tuple(first), 0)
+        if meeting:
+            meeting.finish()
+
+    def _lone_member(self, platform: str) -> Member:
+        import socket
+
+        return Member(0, 0, socket.gethostname(), host_identity(), os.getpid(), self.local_count, platform, "", "", self.options.agreed())
+
+    def _core_options(self) -> dict[str, float]:
+        options = self.options
+        here = host_identity()
+        ranks_here = sum(member.ranks for member in self.members if member.host_key == here)
+        # More ranks than cores: whoever spins keeps a peer from running.
+        crowded = ranks_here > len(os.sched_getaffinity(0))
+        spin = options.spin_us * 1e-6 if options.spin_us is not None else (2e-6 if crowded else 50e-6)
+        names = ("operation_timeout", "warn_after", "abort_gather", "abort_confirm")
+        values = {name: float(getattr(options, name)) for name in names}
+        return {name: value if math.isfinite(value) else 1e10 for name, value in values.items()} | {
+            "spin": spin,
+            "help": 200e-6 if self.local_count == 1 else 50e-6,
+        }
+
+    # -- communicators
+    def create(self, name: str, world_ranks: tuple[int, ...], epoch: int) -> Communicator:
+        places = [self._places[rank] for rank in world_ranks]
+        self.process.create_communicator(name, epoch, list(world_ranks), places)
+        communicator = Communicator(self, name, world_ranks, epoch)
+        state.register(communicator)
+        return communicator
+
+    def replace(self, old: Communicator, world_ranks: tuple[int, ...], epoch: int) -> Communicator:
+        """The shrunk successor of a communicator; programs traced for the old size are forgotten."""
+        self.process.destroy_communicator(old.name)
+        state.forget(old.name)
+        if "jax" in sys.modules:
+            sys.modules["jax"].clear_caches()
+        return self.create(old.name, world_ranks, epoch)
+
+    def close_communicator(self, communicator: Communicator) -> None:
+        if communicator.name == "world":
+            self.close()
+        elif self._open:
+            self.process.destroy_communicator(communicator.name)
+            state.forget(communicator.name)
+
+    def host_of(self, rank: int) -> int:
+        return self._hosts[rank]
+
+    def _layout_of(self, name: str, epoch: int) -> tuple[Layout, tuple[int, ...]] | None:
+        with contextlib.suppress(Error):
+            communicator = state.communicator(name)
+            if communicator.epoch == epoch:
+                return communicator.layout, communicator.local_ranks
+        return None
+
+    def require_open(self) -> None:
+        """Raises where the world was closed, or belongs to the parent of a fork."""
+        if os.getpid() != self._pid:
+            raise UnavailableError(
+                f"process {os.getpid()} is a fork of {self._pid}, where jhetcc.init() was called: connections and threads do not "
+                "survive a fork. Call init() after forking, or use the spawn start method",
+                code="forked",
+                scope="process",
+            )
+        if not self._open:
+            raise AbortedError("jhetcc was closed in this process; call init() again", code="closed", scope="process")
+
+    def close(self) -> None:
+        """Says goodbye and ends every thread, within ``close_timeout``. Again is harmless."""
+        if not self._open or os.getpid() != self._pid:
+            return
+        self._open = False
+        _core.set_ffi_process(None)
+        state.set_current(None)
+        self.process.close(self.options.close_timeout)
+        self.planner.close()
+        if self.rendezvous is not None:
+            self.rendezvous.close()
+        if self._logs is not None:
+            self._logs.close()
+
+
+def _ordinal(device: Any) -> int:
+    return device.id if device.platform == "cpu" else device.local_hardware_id
+
+
+def _local_devices(devices: Any) -> tuple[tuple[Any, ...], int, str]:
+    """The devices of this process's ranks, their number, their platform. An int asks for ranks without JAX."""
+    if isinstance(devices, int):
+        if devices < 1:
+            raise BadArgumentError(f"init: devices={devices}; a process has at least one rank", code="bad_argument")
+        return (), devices, "host"
+    try:
+        import jax
+    except ImportError:
+        return (), 1, "host"
+    if devices is not None:
+        found = tuple(devices)
+    elif jax.default_backend() in _PLATFORMS_TO_COME:
+        found = tuple(jax.local_devices())
+    else:
+        found = tuple(jax.local_devices(backend="cpu"))
+    if not found:
+        raise BadArgumentError("init: devices is empty; a process has at least one rank", code="bad_argument")
+    platforms = sorted({device.platform for device in found})
+    if platforms != ["cpu"]:
+        raise UnavailableError(
+            f"init: this process's devices are on platform {', '.join(platforms)}, and this version has no device room for it: only "
+            "cpu devices can take part. Set JAX_PLATFORMS=cpu, or pass devices=jax.local_devices(backend='cpu')",
+            code="platform_unavailable",
+            scope="process",
+        )
+    return found, len(found), platforms[0]
+
+
+def init(
+    coordinator: str | None = None,
+    *,
+    process_id: int | None = None,
+    num_processes: int | None = None,
+    devices: int | Sequence[Any] | None = None,
+    secret: str | None = None,
+    timeout: float | None = None,
+) -> Communicator:
+    """Joins the job and returns its communicator ``"world"``.
+
+    Who this process is comes from the arguments, from ``JHETCC_*`` variables, or from the launcher (SLURM, Open MPI, MPICH, torchrun,
+    JobSet, ``python -m jhetcc launch``); without any of these the process is a world of its own and needs no network. Ranks are
+    numbered by process, then by local device.
+
+    Args:
+      coordinator: ``host:port`` where process 0 listens.
+      process_id: number of this process, from 0.
+      num_processes: how many processes the job has.
+      devices: the local JAX devices that take part, or a number of ranks for raw calls without JAX. Default: all local cpu devices, or
+        one rank where JAX is not installed.
+      secret: the job's secret; see ``jhetcc secret`` for the other ways in.
+      timeout: seconds until all processes must be here; default ``init_timeout``.
+
+    Returns:
+      The communicator of all ranks; ``"islands"`` (one rank a process) exists beside it.
+
+    Raises:
+      BadArgumentError: contradictory arguments, settings that differ between processes, a number taken twice.
+      OperationTimeoutError: not everybody came; names who.
+      UnavailableError: a platform or JAX version this build cannot serve.
+
+    Example:
+      >>> import jhetcc
+      >>> comm = jhetcc.init(num_processes=1, devices=1)
+      >>> comm.size, comm.rank
+      (1, 0)
+      >>> comm.close()
+    """
+    global _generations
+    with _init_lock:
+        if state.current() is not None:
+            raise BadArgumentError(
+                "init() was called already in this process; close() the world first, or use the communicator it returned",
+                code="already_initialized",
+                scope="process",
+            )
+        overrides = {"init_timeout": timeout} if timeout is not None else None
+        options = config.read(os.environ, overrides)
+        _core.set_log_spec(options.log)
+        try:
+            _core.set_simd(options.simd or "auto")
+        except ValueError as why:
+            raise UnavailableError(f"JHETCC_SIMD: {why}", code="unavailable", scope="process") from None
+        launch = detect(os.environ, coordinator=coordinator, process_id=process_id, num_processes=num_processes)
+        _log.info("%s", launch.source)
+        found, count, platform = _local_devices(devices)
+        key = None
+        if launch.num_processes > 1:
+            key = job_secret.find(options, launch.coordinator, secret)
+        _generations += 1
+        world = World(options, launch, found, count)
+        begin = time.monotonic()
+        world.start(key, _generations, options.init_timeout, platform)
+        if found:
+            from jhetcc import registration
+
+            registration.register()
+            _core.set_ffi_process(world.process)
+        atexit.unregister(_close_at_exit)
+        atexit.register(_close_at_exit)
+        _log.info("world of %d ranks in %.2f s", len(world._hosts), time.monotonic() - begin)
+        return state.communicator("world")
+
+
+def _close_at_exit() -> None:
+    world = state.current()
+    if world is not None:
+        _log.debug("the world was still open at exit; closing it")
+        world.close()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands: right use, wrong use in one line, no traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jhetcc import cli
+from jhetcc.cli import doctor
+
+
+@pytest.fixture(autouse=True)
+def no_options(monkeypatch):
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("JHETCC_"):
+            monkeypatch.delenv(name)
+
+
+def test_usage_and_version(capsys):
+    assert cli.main(["--help"]) == 0
+    assert "launch" in capsys.readouterr().out
+    assert cli.main([]) == 2
+    assert cli.main(["--version"]) == 0
+
+
+def test_unknown_command_gets_a_suggestion(capsys):
+    assert cli.main(["lanch"]) == 2
+    assert "did you mean launch?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["launch", "nowhere.py"],
+        ["launch", "--islands", "cuda:1", "-m", "this"],
+        ["launch", "-n", "0", "-m", "this"],
+        ["plan", "psum(f32[4])", "--ranks", "0"],
+        ["plan", "psum of something", "--ranks", "2"],
+        ["plan", "psum(f32[4])", "--ranks", "2", "--algorithm", "magic"],
+    ],
+)
+def test_wrong_use_is_one_line(words, capsys):
+    assert cli.main(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"jhetcc {words[0]}: ") and err.count("\n") == 1
+
+
+def test_secret(tmp_path, capsys):
+    assert cli.main(["secret"]) == 0
+    assert len(capsys.readouterr().out.strip()) >= 43
+    path = tmp_path / "secret"
+    assert cli.main(["secret", "--output", str(path)]) == 0
+    assert path.stat().st_mode & 0o777 == 0o600 and path.read_text().strip() not in capsys.readouterr().out
+    assert cli.main(["secret", "--output", str(path)]) == 2
+    assert "File exists" in capsys.readouterr().err
+
+
+def test_env(capsys, monkeypatch):
+    monkeypatch.setenv("JHETCC_OPERATION_TIMEOUT", "10s")
+    assert cli.main(["env"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "JHETCC_OPERATION_TIMEOUT" in line)
+    assert "10s" in line and "(JHETCC_OPERATION_TIMEOUT)" in line
+    monkeypatch.setenv("JHETCC_TIMEOUT", "10s")
+    assert cli.main(["env"]) == 2
+    assert "unknown environment variable JHETCC_TIMEOUT" in capsys.readouterr().err
+
+
+def test_plan(capsys):
+    assert cli.main(["plan", "psum(f32[8])", "--ranks", "2", "--print"]) == 0
+    out = capsys.readouterr().out
+    assert "predicted" in out and "psum(f32[8]) on 2 ranks by" in out and "send" in out
+
+
+def test_doctor_names_what_it_checks(capsys):
+    code = cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    names = {line.split()[0] + " " + line[9:20].strip() for line in lines[:-1]}
+    assert {name.split(maxsplit=1)[1] for name in names} >= {
+        "python",
+        "jax",
+        "xla ffi",
+        "simd",
+        "cma",
+        "memfd",
+        "interfaces",
+        "cpus",
+    }
+    assert (code == 0) == (lines[-1] == "ready")
+
+
+def test_doctor_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: doctor.Finding("thing", "missing", "it is not there", "get it"),))
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().out == "missing  thing       it is not there; get it\nnot ready: thing missing\n"
+
+
+def test_doctor_refuses_a_jax_out_of_range(monkeypatch):
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda package: "0.9.1")
+    assert doctor.check_jax().state == "missing"
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda package: "0.12.0")
+    assert doctor.check_jax().state == "ok"
+
+
+def test_module_entry():
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "jhetcc", "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and done.stdout.count(".") == 2

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks tests/field_cases.toml: every number once, every named test there, every exception explained, nothing left open."""
+
+import ast
+import functools
+import pathlib
+import re
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NUMBERS = [f"C{number:03}" for number in range(1, 147)]
+AREAS = ("rails", "clusters", "devices")
+REFUSE_OPEN = True
+
+
+def cases():
+    # tomllib refuses a number that occurs twice.
+    with open(ROOT / "tests" / "field_cases.toml", "rb") as file:
+        return tomllib.load(file)
+
+
+@functools.cache
+def names_in(path):
+    text = path.read_text()
+    if path.suffix == ".cc":
+        return set(re.findall(r'TEST_CASE(?:_TEMPLATE)?\(\s*"([^"]+)"', text))
+    names = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+    return names
+
+
+def problems(number, case):
+    """What is wrong with one entry."""
+    kinds = [kind for kind in ("tests", "reason", "status") if kind in case]
+    if len(kinds) != 1:
+        return [f"{number}: needs exactly one of tests, reason, status; has {kinds}"]
+    if set(case) - {"symptom", "tests", "reason", "area", "status"}:
+        return [f"{number}: unknown keys {sorted(case)}"]
+    if "reason" in case:
+        good = case.get("area") in AREAS and len(case["reason"]) > 15
+        return [] if good else [f"{number}: a reason is a sentence and has an area of {AREAS}"]
+    if "status" in case:
+        return [] if case["status"] == "open" and not REFUSE_OPEN else [f"{number}: {case['status']}"]
+    wrong = [] if case["tests"] else [f"{number}: names no test"]
+    for test in case["tests"]:
+        file, _, name = test.partition("::")
+        if not (ROOT / file).is_file():
+            wrong.append(f"{number}: no file {file}")
+        elif name not in names_in(ROOT / file):
+            wrong.append(f"{number}: no test {name} in {file}")
+        elif pathlib.Path(file).suffix == ".py" and not name.split("::")[-1].startswith("test_"):
+            wrong.append(f"{number}: {name} is no test")
+    return wrong
+
+
+def test_every_number_occurs_once():
+    assert list(cases()) == NUMBERS
+
+
+def test_every_entry_holds():
+    wrong = [line for number, case in cases().items() for line in problems(number, case)]
+    assert not wrong, f"{len(wrong)} entries:\n" + "\n".join(wrong)
+
+
+def test_the_check_itself():
+    assert problems("C001", {"tests": ["tests/test_field_cases.py::test_the_check_itself"]}) == []
+    assert problems("C001", {"tests": ["tests/test_field_cases.py::nowhere"]})
+    assert problems("C001", {"tests": ["tests/nowhere.py::test_it"]})
+    assert problems("C001", {"tests": []})
+    assert problems("C001", {"tests": ["tests/test_field_cases.py::cases"]})
+    assert problems("C001", {"reason": "it needs several paths", "area": "rails"}) == []
+    assert problems("C001", {"reason": "it needs several paths"})
+    assert problems("C001", {"reason": "no", "area": "rails"})
+    assert problems("C001", {"status": "open", "tests": []})
+    assert problems("C001", {})
