@@ -26,9 +26,9 @@ enum class Counter : uint8_t {
 constexpr size_t kCounters = static_cast<size_t>(Counter::kCounters);
 
 constexpr const char* counterName(Counter counter) {
-  constexpr const char* kNames[] = {"frames_sent",        "frames_received",     "bytes_sent",        "bytes_received",
-                                    "operations_started", "operations_finished", "operations_failed", "waits",
-                                    "sleeps",             "aborts"};
+  constexpr const char* kNames[] = {
+      "frames_sent",         "frames_received",   "bytes_sent", "bytes_received", "operations_started",
+      "operations_finished", "operations_failed", "waits",      "sleeps",         "aborts"};
   static_assert(std::size(kNames) == kCounters);
   return kNames[static_cast<size_t>(counter)];
 }
