@@ -132,6 +132,8 @@ TEST_CASE("a caller that asks for much and reads late gets it all, and does not 
   CHECK(good->set("large", large, inSeconds(20)).isOk());
   net::Connection slow = must(net::connect(store->address(), secret(), identity(9), 0, inSeconds(10)));
   constexpr uint64_t kRequests = 24;
+  const int little = 64 * 1024;  // so that the system does not hold the replies for the caller
+  REQUIRE(::setsockopt(slow.fd.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little)) == 0);
   std::string requests;
   for (uint64_t id = 1; id <= kRequests; ++id)
     requests += net::framed(encodeRequest({id, StoreOp::kGet, 0, "large", ""}));
