@@ -85,8 +85,8 @@ void Engine::destroyCommunicator(uint64_t id) {
   auto found = communicators_.find(id);
   if (found == communicators_.end()) return;
   if (active_ && active_->communicator == found->second.get()) {
-    if (!active_->withdrawn) withdrawActive();
-    finishActive(closedStatus(active_->command().text));
+    withdrawActive();
+    finishActive(closedStatus(active_->text()));
   }
   for (Parked* parked : found->second->parked) pool_.put(parked);
   found->second->parked.clear();

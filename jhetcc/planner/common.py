@@ -23,6 +23,7 @@ RING_SLOTS = 4
 # Streams of the agreement rounds; data streams of an algorithm stay below.
 AGREEMENT_STREAM = 0xFF00
 _INLINE_BYTES = 16 * 1024
+_OVERLAP = 8  # chunks of a shard that make its three stages overlap well enough
 _SCRATCH_BYTES = 2 << 20  # what a rank's rings may take of its L2 cache
 
 
@@ -43,10 +44,14 @@ def chunk_bytes(operation: Operation, layout: Layout) -> int:
     """Bytes of one iteration, from operation and layout alone, so all ranks agree.
 
     A multiple of 64 and of the item size; never below what travels inline. 256 KiB within a host, 1 MiB between hosts;
-    less where many ranks share the scratch of one.
+    less where a reduction would have few chunks to overlap, and where many ranks share the scratch of one.
     """
     base = 1 << 20 if layout.spans_hosts else 256 << 10
     chunk = base
+    if operation.reduction != "none":
+        shard = operation.nbytes // layout.size
+        while chunk > base // 4 and chunk * _OVERLAP > shard:
+            chunk //= 2
     if not operation.is_point_to_point:
         peers = max(1, layout.size - 1)
         while chunk > 2 * _INLINE_BYTES and chunk * peers * RING_SLOTS > max(_SCRATCH_BYTES, base * RING_SLOTS):

@@ -87,6 +87,7 @@ def test_a_sum_has_one_text():
         "send(f32[1], to=0, tag=4294967296)",
         "send(f32[1], to=0)",
         "nothing(f32[1])",
+        "psum_scatter(f32[02,1], op=sum)",
     ],
 )
 def test_bad_texts_are_refused(text):

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleeping on the wait descriptor: two threads, one endpoint each; no wake-up may be lost. A lost one is a 10 s timeout.
+// Sleeping on the wait descriptor: two threads, one endpoint each; no wake-up may be lost. A lost one is a 10 s
+// timeout.
 #include <poll.h>
 
 #include <atomic>
@@ -22,7 +23,7 @@ class Sleeper {
     while (!done()) {
       if (!endpoint_.poll(events).isOk()) return false;
       if (done()) return true;
-      if (!endpoint_.prepareSleep()) continue;
+      if (!endpoint_.prepareSleep(true)) continue;
       pollfd descriptor{endpoint_.waitDescriptor(), POLLIN, 0};
       if (endpoint_.wantsWrite()) descriptor.events |= POLLOUT;
       ++sleeps;

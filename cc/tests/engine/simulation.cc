@@ -41,7 +41,7 @@ bool sameVerdict(const control::Verdict& a, const control::Verdict& b) {
 
 }  // namespace
 
-Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& options)
+Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& options, const Wrap& wrap)
     : network(seed, options), seed_(seed), random_(seed ^ 0x51ed), ranks_(static_cast<size_t>(ranks)) {
   for (int a = 0; a < ranks; ++a) {
     rank(a).engine = std::make_unique<Engine>(a, engineOptions(), network.clock(), sharedTrace());
@@ -51,6 +51,10 @@ Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& 
   for (int a = 0; a < ranks; ++a) {
     for (int b = a + 1; b < ranks; ++b) {
       auto [left, right] = network.connect(a, b);
+      if (wrap) {
+        left = wrap(a, b, std::move(left));
+        right = wrap(b, a, std::move(right));
+      }
       rank(a).engine->addRail(std::make_unique<rail::Rail>(b, std::move(left)));
       rank(b).engine->addRail(std::make_unique<rail::Rail>(a, std::move(right)));
     }

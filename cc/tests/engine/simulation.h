@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,9 @@ constexpr int64_t kSlackNs = 60 * kMs;
 
 class Simulation {
  public:
-  Simulation(int ranks, uint64_t seed, const transport::sim::Options& network = {});
+  /// What stands between a rank and its endpoint to another.
+  using Wrap = std::function<std::unique_ptr<transport::Endpoint>(int from, int to, std::unique_ptr<transport::Endpoint>)>;
+  Simulation(int ranks, uint64_t seed, const transport::sim::Options& network = {}, const Wrap& wrap = {});
   ~Simulation();
 
   /// One call of one rank, checked when it ends; its buffers are poisoned then and looked at again by check().
