@@ -151,12 +151,13 @@ void Engine::beginActive() {
   const Buffers& buffers = active_->request.buffers;
   if (buffers.input_bytes != static_cast<uint64_t>(schedule.input_bytes) ||
       buffers.output_bytes != static_cast<uint64_t>(schedule.output_bytes)) {
-    abortCommunicator(active_->communicator->spec.id,
-                      Status(Kind::kInternal, Scope::kCall, "internal",
-                             active_->text() + ": buffers of " + std::to_string(buffers.input_bytes) + " and " +
-                                 std::to_string(buffers.output_bytes) + " bytes, the schedule wants " +
-                                 std::to_string(schedule.input_bytes) + " and " + std::to_string(schedule.output_bytes)),
-                      {});
+    abortCommunicator(
+        active_->communicator->spec.id,
+        Status(Kind::kInternal, Scope::kCall, "internal",
+               active_->text() + ": buffers of " + std::to_string(buffers.input_bytes) + " and " +
+                   std::to_string(buffers.output_bytes) + " bytes, the schedule wants " +
+                   std::to_string(schedule.input_bytes) + " and " + std::to_string(schedule.output_bytes)),
+        {});
     return;
   }
   const uint64_t asked = command.point_to_point ? hashText(messageType(command.text)) : command.text_hash;
@@ -284,7 +285,8 @@ void Engine::RailSink::onFetched(uint64_t token, Status status) {
 void Engine::RailSink::onReleased(uint64_t cookie) {
   ++engine_->events_;
   Active* active = engine_->active_;
-  if (active && active->begun && !active->withdrawn && active->operation.owns(cookie)) active->operation.onReleased(cookie);
+  if (active && active->begun && !active->withdrawn && active->operation.owns(cookie))
+    active->operation.onReleased(cookie);
 }
 
 bool Engine::progress() {

@@ -79,7 +79,8 @@ void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buf
   generation_ = generation & ((uint64_t{1} << (64 - kGenerationShift)) - 1);
   bytes_moved_ = 0;
   const size_t scratch_bytes = static_cast<size_t>(schedule_->scratch_bytes);
-  if (scratch_store_.size() < scratch_bytes + kScratchAlignment) scratch_store_.resize(scratch_bytes + kScratchAlignment);
+  if (scratch_store_.size() < scratch_bytes + kScratchAlignment)
+    scratch_store_.resize(scratch_bytes + kScratchAlignment);
   const uintptr_t base = reinterpret_cast<uintptr_t>(scratch_store_.data());
   scratch_ = scratch_store_.data() + (kScratchAlignment - base % kScratchAlignment) % kScratchAlignment;
   states_.assign(schedule_->steps.size(), StepState{});
@@ -98,9 +99,12 @@ char* Operation::place(const Operand& operand, int64_t iteration) {
   const int64_t slot = operand.wrap > 0 ? iteration % operand.wrap : iteration;
   const int64_t offset = operand.offset + slot * schedule_->chunk_bytes;
   switch (operand.buffer) {
-    case Buffer::kInput: return const_cast<char*>(static_cast<const char*>(buffers_.input)) + offset;
-    case Buffer::kOutput: return static_cast<char*>(buffers_.output) + offset;
-    case Buffer::kScratch: return scratch_ + offset;
+    case Buffer::kInput:
+      return const_cast<char*>(static_cast<const char*>(buffers_.input)) + offset;
+    case Buffer::kOutput:
+      return static_cast<char*>(buffers_.output) + offset;
+    case Buffer::kScratch:
+      return scratch_ + offset;
   }
   return nullptr;
 }
@@ -151,9 +155,12 @@ bool Operation::issue(int32_t index) {
   if (step.kind == StepKind::kRecv && !state.parked_first) return false;
   if (state.issued - state.completed >= kWindow || !dependenciesMet(step, state.issued)) return false;
   switch (step.kind) {
-    case StepKind::kSend: return issueSend(index, step, state);
-    case StepKind::kRecv: return issueReceive(index, state);
-    default: break;
+    case StepKind::kSend:
+      return issueSend(index, step, state);
+    case StepKind::kRecv:
+      return issueReceive(index, state);
+    default:
+      break;
   }
   runLocal(step, state);
   complete(index, state.issued++);
@@ -219,8 +226,8 @@ Status Operation::onMessage(const FrameHeader& header, const void* payload) {
   if (index < 0 || arrival >= states_[index].total || arrival != states_[index].issued + states_[index].parked ||
       header.length != static_cast<uint64_t>(bytesOf(schedule_->steps[index], arrival))) {
     return Status(Kind::kMismatch, Scope::kCommunicator, "mismatch",
-                  "message " + std::to_string(header.index) + " of stream " + std::to_string(header.stream) + " from member " +
-                      std::to_string(header.source) + " (" + std::to_string(header.length) +
+                  "message " + std::to_string(header.index) + " of stream " + std::to_string(header.stream) +
+                      " from member " + std::to_string(header.source) + " (" + std::to_string(header.length) +
                       " bytes) fits no receive of the schedule");
   }
   StepState& state = states_[index];
@@ -343,9 +350,8 @@ std::vector<int32_t> Operation::waitingFor() const {
   for (int32_t index : unfinished_) {
     const Step& step = schedule_->steps[index];
     const StepState& state = states_[index];
-    const bool missing = step.kind == StepKind::kRecv
-                             ? !state.parked_first && state.issued < state.total
-                             : step.kind == StepKind::kSend && state.completed < state.issued;
+    const bool missing = step.kind == StepKind::kRecv ? !state.parked_first && state.issued < state.total
+                                                      : step.kind == StepKind::kSend && state.completed < state.issued;
     if (missing) members.push_back(step.peer);
   }
   std::sort(members.begin(), members.end());

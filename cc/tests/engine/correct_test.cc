@@ -37,7 +37,7 @@ void checkAllWell(Simulation& simulation) {
 
 TEST_CASE("every schedule gives the right values, in a row and in any order of stepping") {
   for (int size : {1, 2, 3, 4, 5, 8, 64}) {
-    for (uint64_t seed = 0; seed < (size == 64 ? 1u : 10u); ++seed) {
+    for (uint64_t seed = 0; seed < (size == 64 ? 1u : 4u); ++seed) {
       CAPTURE(size);
       CAPTURE(seed);
       Simulation simulation(size, seed, networkOf(seed));
@@ -55,7 +55,8 @@ TEST_CASE("several communicators of the same ranks, made late, one after the oth
     Simulation simulation(5, seed, networkOf(seed));
     std::vector<int> groups = {simulation.makeGroup("world", firstRanks(5)), simulation.makeGroup("odd", {3, 1}),
                                simulation.makeGroup("even", {0, 2, 4}, 0, true),
-                               simulation.makeGroup("turned", {4, 3, 2, 1, 0}, 0, true), simulation.makeGroup("self", {2})};
+                               simulation.makeGroup("turned", {4, 3, 2, 1, 0}, 0, true),
+                               simulation.makeGroup("self", {2})};
     for (int k = 0; k < 40; ++k) {
       const int group = groups[static_cast<size_t>(simulation.draw(5))];
       const auto choice = plannedFor(static_cast<int>(simulation.group(group).spec.world_ranks.size()), k % 4 != 0);
@@ -94,7 +95,8 @@ TEST_CASE("a slow rank is no failure before the deadline") {
     } else {
       const int other = (slow + 1) % 4;
       simulation.network.at(from, [&simulation, slow, other] { simulation.network.hold(slow, other); });
-      simulation.network.at(from + kTimeoutNs * 8 / 10, [&simulation, slow, other] { simulation.network.release(slow, other); });
+      simulation.network.at(from + kTimeoutNs * 8 / 10,
+                            [&simulation, slow, other] { simulation.network.release(slow, other); });
     }
     simulation.run(20'000 * kMs, kTimeoutNs);
     checkAllWell(simulation);

@@ -108,7 +108,8 @@ void checkNone(Story& story) { CHECK_MESSAGE(story.simulation.failures().empty()
 void checkEnded(Story& story, uint64_t salt, Kind kind) {
   for (const Simulation::Job& job : story.simulation.jobs()) {
     if (job.salt != salt || job.status.kind() == kind) continue;
-    story.simulation.fail(job.command->text + " on rank " + std::to_string(job.rank) + " ended with: " + job.status.message());
+    story.simulation.fail(job.command->text + " on rank " + std::to_string(job.rank) +
+                          " ended with: " + job.status.message());
   }
 }
 
@@ -124,8 +125,10 @@ TEST_CASE("killed ranks: everybody learns it soon, the survivors go on") {
     story.simulation.check();
     for (const Simulation::Job& job : story.simulation.jobs()) {
       const auto& ranks = story.simulation.group(job.group).spec.world_ranks;
-      const bool is_whole = std::none_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return story.simulation.rank(rank).dead; });
-      if (is_whole && !job.status.isOk()) story.simulation.fail("ended though all its ranks live: " + job.status.message());
+      const bool is_whole =
+          std::none_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return story.simulation.rank(rank).dead; });
+      if (is_whole && !job.status.isOk())
+        story.simulation.fail("ended though all its ranks live: " + job.status.message());
       failed += !job.status.isOk();
       if (job.isDone() && !job.status.isOk() && job.status.kind() != Kind::kDisconnected) {
         story.simulation.fail("a death ended " + job.command->text + " with: " + job.status.message());
@@ -193,7 +196,8 @@ TEST_CASE("one rank calls something else: a mismatch on all, a value on none") {
       if (!is_before && job->salt != salt && job->status.kind() != Kind::kMismatch) {
         story.simulation.fail("went on after a mismatch: " + job->command->text);
       }
-      if (!is_before && job->salt < salt && job->ended_ns - job->begun_ns > kGatherNs + kConfirmNs) story.simulation.fail("failed late");
+      if (!is_before && job->salt < salt && job->ended_ns - job->begun_ns > kGatherNs + kConfirmNs)
+        story.simulation.fail("failed late");
     }
     checkNone(story);
   }
@@ -218,7 +222,8 @@ TEST_CASE("one rank calls on two communicators in another order: a wait cycle, f
     checkEnded(story, 1'000'000, Kind::kMismatch);
     for (const Simulation::Job& job : story.simulation.jobs()) {
       if (begin_calls-- > 0) continue;
-      if (job.ended_ns - job.begun_ns > 4 * kProbeNs + 2 * (kGatherNs + kConfirmNs)) story.simulation.fail("a wait cycle was found late");
+      if (job.ended_ns - job.begun_ns > 4 * kProbeNs + 2 * (kGatherNs + kConfirmNs))
+        story.simulation.fail("a wait cycle was found late");
     }
     checkNone(story);
   }
@@ -245,7 +250,8 @@ TEST_CASE("several faults at once") {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     CAPTURE(seed);
     Story story(seed, sizeOf(seed), 12);
-    story.simulation.limit_time = false;  // stopped ranks and held links at the same time: only bounded by the run's limit
+    story.simulation.limit_time =
+        false;  // stopped ranks and held links at the same time: only bounded by the run's limit
     for (int k = 0; k < 3; ++k) {
       const int kind = story.draw(5);
       if (kind == 0) story.kill(1);
@@ -256,7 +262,8 @@ TEST_CASE("several faults at once") {
         const int a = story.draw(story.size), b = (a + 1) % story.size;
         const int64_t from = story.moment();
         story.at(from, [&story, a, b] { story.simulation.network.hold(a, b); });
-        story.at(from + story.simulation.draw(3 * kTimeoutNs), [&story, a, b] { story.simulation.network.release(a, b); });
+        story.at(from + story.simulation.draw(3 * kTimeoutNs),
+                 [&story, a, b] { story.simulation.network.release(a, b); });
       }
     }
     story.simulation.run(30'000 * kMs, 1000 * kMs);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames that nobody should send: of dead communicators, in another's name, doubled, lost, garbage. They change nothing, or end
-// the communicator with an error; they never show a wrong value.
+// Frames that nobody should send: of dead communicators, in another's name, doubled, lost, garbage. They change
+// nothing, or end the communicator with an error; they never show a wrong value.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -19,7 +19,8 @@ namespace {
 /// Passes everything on, but for one data frame that is lost or sent twice.
 class Tampering final : public Endpoint {
  public:
-  Tampering(std::unique_ptr<Endpoint> inner, int victim, bool twice) : inner_(std::move(inner)), victim_(victim), twice_(twice) {}
+  Tampering(std::unique_ptr<Endpoint> inner, int victim, bool twice)
+      : inner_(std::move(inner)), victim_(victim), twice_(twice) {}
   Result<bool> send(const FrameHeader& header, const void* payload) override {
     if (header.type == FrameType::kData && victim_-- == 0) {
       if (!twice_) return true;
@@ -27,12 +28,14 @@ class Tampering final : public Endpoint {
     }
     return inner_->send(header, payload);
   }
-  Result<bool> fetch(const FrameHeader& offer, void* to, uint64_t token) override { return inner_->fetch(offer, to, token); }
+  Result<bool> fetch(const FrameHeader& offer, void* to, uint64_t token) override {
+    return inner_->fetch(offer, to, token);
+  }
   void cancel(uint64_t token) override { inner_->cancel(token); }
   void revoke(uint64_t cookie) override { inner_->revoke(cookie); }
   Status poll(transport::EventSink& sink) override { return inner_->poll(sink); }
   int waitDescriptor() const override { return inner_->waitDescriptor(); }
-  bool prepareSleep() override { return inner_->prepareSleep(); }
+  bool prepareSleep(bool in_operation) override { return inner_->prepareSleep(in_operation); }
   bool wantsWrite() const override { return inner_->wantsWrite(); }
   const char* transportName() const override { return inner_->transportName(); }
   const std::string& description() const override { return inner_->description(); }
@@ -92,7 +95,8 @@ TEST_CASE("frames of nobody's business change nothing") {
     Simulation& simulation = stranger.simulation;
     const int pair = simulation.makeGroup("pair", {0, 1});
     const int dead = simulation.makeGroup("dead", {0, 1});
-    for (int k = 0; k < 12; ++k) simulation.ask(pair, planned(2, k % 2 ? "psum(u64[9])" : "psum(u64[5001])", "two_shot"));
+    for (int k = 0; k < 12; ++k)
+      simulation.ask(pair, planned(2, k % 2 ? "psum(u64[9])" : "psum(u64[5001])", "two_shot"));
     const uint64_t dead_id = simulation.group(dead).spec.id;
     if (seed % 2) simulation.abort(0, dead, "so that it ended before");
     simulation.run(kMs, kMs);
@@ -131,13 +135,15 @@ TEST_CASE("a message that is lost or doubled ends in an error, not in a wrong va
   for (uint64_t seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
     const int victim = static_cast<int>(seed / 2 % 40);
-    Simulation simulation(3, seed, {}, [&](int from, int to, std::unique_ptr<Endpoint> inner) -> std::unique_ptr<Endpoint> {
-      if (from != 1 || to != 2) return inner;
-      return std::make_unique<Tampering>(std::move(inner), victim, seed % 2 == 0);
-    });
+    Simulation simulation(3, seed, {},
+                          [&](int from, int to, std::unique_ptr<Endpoint> inner) -> std::unique_ptr<Endpoint> {
+                            if (from != 1 || to != 2) return inner;
+                            return std::make_unique<Tampering>(std::move(inner), victim, seed % 2 == 0);
+                          });
     const int group = simulation.makeGroup("world", {0, 1, 2});
     simulation.ask(group, planned(3, "psum(u64[9])"));
-    for (const char* algorithm : {"ring", "two_shot", "one_shot"}) simulation.ask(group, planned(3, "psum(u64[500]) in 64", algorithm));
+    for (const char* algorithm : {"ring", "two_shot", "one_shot"})
+      simulation.ask(group, planned(3, "psum(u64[500]) in 64", algorithm));
     simulation.ask(group, planned(3, "all_gather(u64[70]) in 24", "ring"));
     simulation.run();
     simulation.check();

@@ -85,7 +85,8 @@ int sourceOf(const std::string& perm, int member) {
 }  // namespace
 
 bool Planned::isPointToPoint() const {
-  return std::any_of(members.begin(), members.end(), [](const Member& member) { return Call(member.text).keys.count("tag") > 0; });
+  return std::any_of(members.begin(), members.end(),
+                     [](const Member& member) { return Call(member.text).keys.count("tag") > 0; });
 }
 
 const std::vector<Planned>& allPlanned() {
@@ -97,9 +98,11 @@ std::vector<const Planned*> plannedFor(int size, bool short_only) {
   std::vector<const Planned*> found;
   for (const Planned& planned : allPlanned()) {
     if (planned.size() != size) continue;
-    const bool is_short = std::all_of(planned.members.begin(), planned.members.end(), [](const Planned::Member& member) {
-      return !member.program || member.program->schedule->output_bytes + member.program->schedule->input_bytes <= 2048;
-    });
+    const bool is_short =
+        std::all_of(planned.members.begin(), planned.members.end(), [](const Planned::Member& member) {
+          return !member.program ||
+                 member.program->schedule->output_bytes + member.program->schedule->input_bytes <= 2048;
+        });
     if (is_short || !short_only) found.push_back(&planned);
   }
   return found;
@@ -107,7 +110,8 @@ std::vector<const Planned*> plannedFor(int size, bool short_only) {
 
 const Planned* planned(int size, const std::string& label, const std::string& algorithm) {
   for (const Planned& planned : allPlanned()) {
-    if (planned.size() == size && planned.label == label && (algorithm.empty() || planned.algorithm == algorithm)) return &planned;
+    if (planned.size() == size && planned.label == label && (algorithm.empty() || planned.algorithm == algorithm))
+      return &planned;
   }
   JHETCC_CHECK(false, label + " for " + std::to_string(size) + " is not in make_schedules.py");
   return nullptr;

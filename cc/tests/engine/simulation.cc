@@ -30,7 +30,8 @@ EngineOptions engineOptions() {
 size_t messagesTo(const schedule::Schedule& schedule) {
   size_t count = 0;
   for (const schedule::Step& step : schedule.steps) {
-    if (step.kind == schedule::StepKind::kRecv) count += static_cast<size_t>(schedule::iterations(step.length, schedule.chunk_bytes));
+    if (step.kind == schedule::StepKind::kRecv)
+      count += static_cast<size_t>(schedule::iterations(step.length, schedule.chunk_bytes));
   }
   return count;
 }
@@ -124,12 +125,15 @@ void Simulation::Job::onDone(const Status& result) {
   mine.last_end_ns = ended_ns;
   if (result.isOk()) {
     if (output != outputOf(*planned, member, salt)) {
-      sim.fail("wrong value shown as success: " + planned->label + " by " + planned->algorithm + " on rank " + std::to_string(rank));
+      sim.fail("wrong value shown as success: " + planned->label + " by " + planned->algorithm + " on rank " +
+               std::to_string(rank));
     }
     // Collectives promise that all have come before one goes on.
     for (const Job& other : sim.jobs_) {
       const bool has_come = other.begun_ns >= 0 || command->point_to_point || other.salt != salt;
-      if (!has_come) sim.fail(planned->label + " ended on rank " + std::to_string(rank) + " before rank " + std::to_string(other.rank) + " began");
+      if (!has_come)
+        sim.fail(planned->label + " ended on rank " + std::to_string(rank) + " before rank " +
+                 std::to_string(other.rank) + " began");
     }
   }
   std::fill(input.begin(), input.end(), poison());
@@ -159,7 +163,8 @@ void Simulation::feed(Rank& rank, int64_t now_ns) {
 /// Every rank that is up, in a drawn order; some only sometimes.
 bool Simulation::pass(bool all) {
   bool moved = false;
-  for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[static_cast<size_t>(draw(static_cast<int64_t>(i)))]);
+  for (size_t i = order_.size(); i > 1; --i)
+    std::swap(order_[i - 1], order_[static_cast<size_t>(draw(static_cast<int64_t>(i)))]);
   for (int index : order_) {
     if (!isUp(index) || (!all && draw(4) == 0)) continue;
     feed(rank(index), now());
@@ -185,8 +190,9 @@ int64_t Simulation::nextDueNs() {
 }
 
 bool Simulation::isIdle() {
-  return std::all_of(ranks_.begin(), ranks_.end(),
-                     [](const Rank& rank) { return rank.dead || (rank.todo.empty() && rank.running.empty() && !rank.stopped); });
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+    return rank.dead || (rank.todo.empty() && rank.running.empty() && !rank.stopped);
+  });
 }
 
 void Simulation::run(int64_t limit_ns, int64_t more_ns) {
@@ -249,7 +255,8 @@ int Simulation::shrink(int index, bool may_part) {
       --left;
       if (membership.survivors()) {
         std::vector<int32_t> mine;
-        for (int32_t survivor : membership.survivors()->members) mine.push_back(old.world_ranks[static_cast<size_t>(survivor)]);
+        for (int32_t survivor : membership.survivors()->members)
+          mine.push_back(old.world_ranks[static_cast<size_t>(survivor)]);
         if (std::count(mine.begin(), mine.end(), world_rank) == 0) fail("a survivor that does not go on");
         agreed.insert(mine);
       }
@@ -258,7 +265,8 @@ int Simulation::shrink(int index, bool may_part) {
   }
   for (int member : asking) {
     const int32_t world_rank = old.world_ranks[static_cast<size_t>(member)];
-    if (isUp(world_rank) && !ended[static_cast<size_t>(member)]) fail("shrink() of rank " + std::to_string(world_rank) + " did not end");
+    if (isUp(world_rank) && !ended[static_cast<size_t>(member)])
+      fail("shrink() of rank " + std::to_string(world_rank) + " did not end");
   }
   std::set<int32_t> distinct;
   size_t total = 0;
@@ -270,7 +278,8 @@ int Simulation::shrink(int index, bool may_part) {
     distinct.insert(ranks.begin(), ranks.end());
     total += ranks.size();
   }
-  if (total != distinct.size() || (agreed.size() > 1 && !may_part)) fail("several groups of survivors of " + old.name + ":" + text);
+  if (total != distinct.size() || (agreed.size() > 1 && !may_part))
+    fail("several groups of survivors of " + old.name + ":" + text);
   if (agreed.empty()) return -1;
   const auto larger = [](const auto& a, const auto& b) { return a.size() < b.size(); };
   return makeGroup(old.name, *std::max_element(agreed.begin(), agreed.end(), larger), old.epoch + 1, true);
@@ -294,10 +303,13 @@ void Simulation::checkJobs() {
   std::vector<int64_t> previous(ranks_.size());
   for (const Job& job : jobs_) {
     Rank& mine = rank(job.rank);
-    const bool is_untouched = std::all_of(job.output.begin(), job.output.end(), [&](uint8_t byte) { return byte == job.poison(); });
-    if (job.isDone() && !is_untouched) fail("written to after its end: " + job.command->text + " on rank " + std::to_string(job.rank));
+    const bool is_untouched =
+        std::all_of(job.output.begin(), job.output.end(), [&](uint8_t byte) { return byte == job.poison(); });
+    if (job.isDone() && !is_untouched)
+      fail("written to after its end: " + job.command->text + " on rank " + std::to_string(job.rank));
     if (mine.dead) continue;
-    const std::string name = job.planned->label + " on rank " + std::to_string(job.rank) + " of " + group(job.group).spec.name;
+    const std::string name =
+        job.planned->label + " on rank " + std::to_string(job.rank) + " of " + group(job.group).spec.name;
     if (!job.isDone()) {
       fail("did not end: " + name);
       continue;
@@ -322,7 +334,8 @@ void Simulation::checkVerdicts(int index) {
   for (size_t member = 0; member < ranks.size(); ++member) {
     Rank& mine = rank(ranks[member]);
     control::Membership* membership = membershipOf(index, static_cast<int>(member));
-    if (mine.dead || mine.ever_stopped || !membership || !membership->verdict() || !membership->verdict()->confirmed) continue;
+    if (mine.dead || mine.ever_stopped || !membership || !membership->verdict() || !membership->verdict()->confirmed)
+      continue;
     const control::Verdict& verdict = *membership->verdict();
     const bool is_out = std::count(verdict.lost.begin(), verdict.lost.end(), static_cast<int32_t>(member)) > 0;
     if (is_out) {  // told in words of its own
@@ -330,7 +343,8 @@ void Simulation::checkVerdicts(int index) {
       continue;
     }
     if (first && (!sameVerdict(*first, verdict) || first->status.message() != verdict.status.message())) {
-      fail("two verdicts on " + group(index).spec.name + ":\n  " + first->status.message() + "\n  " + verdict.status.message());
+      fail("two verdicts on " + group(index).spec.name + ":\n  " + first->status.message() + "\n  " +
+           verdict.status.message());
     }
     first = &verdict;
   }
@@ -355,7 +369,8 @@ void Simulation::check(size_t verdicts_from) {
   most = most * (groups_.size() + 1) + static_cast<size_t>(size()) * 16;  // and the news of ends
   for (int index = 0; index < size(); ++index) {
     if (rank(index).engine->parkedBlocks() > most) {
-      fail("rank " + std::to_string(index) + " parked " + std::to_string(rank(index).engine->parkedBlocks()) + " messages");
+      fail("rank " + std::to_string(index) + " parked " + std::to_string(rank(index).engine->parkedBlocks()) +
+           " messages");
     }
   }
 }

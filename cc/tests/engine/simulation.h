@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks, each a real engine, on the simulated network: what they are asked, in any order of stepping, and what must hold.
-// Everything follows from the seed.
+// Ranks, each a real engine, on the simulated network: what they are asked, in any order of stepping, and what must
+// hold. Everything follows from the seed.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ constexpr int64_t kSlackNs = 60 * kMs;
 class Simulation {
  public:
   /// What stands between a rank and its endpoint to another.
-  using Wrap = std::function<std::unique_ptr<transport::Endpoint>(int from, int to, std::unique_ptr<transport::Endpoint>)>;
+  using Wrap =
+      std::function<std::unique_ptr<transport::Endpoint>(int from, int to, std::unique_ptr<transport::Endpoint>)>;
   Simulation(int ranks, uint64_t seed, const transport::sim::Options& network = {}, const Wrap& wrap = {});
   ~Simulation();
 
@@ -68,12 +69,12 @@ class Simulation {
   void stop(int rank);
   void resume(int rank);
   void abort(int rank, int group, const std::string& why);
-  /// What the survivors of a group do next. Returns the new group, or -1 if nobody goes on. `may_part`: two ranks could not
-  /// talk to each other, so that two groups without a common rank may go on (the larger is returned).
+  /// What the survivors of a group do next. Returns the new group, or -1 if nobody goes on. `may_part`: two ranks could
+  /// not talk to each other, so that two groups without a common rank may go on (the larger is returned).
   int shrink(int group, bool may_part);
 
-  /// What must hold whatever was done to the ranks. Members of communicators of at least `verdicts_from` ranks must hold the
-  /// same verdict: 1, unless two ranks that live cannot talk to each other.
+  /// What must hold whatever was done to the ranks. Members of communicators of at least `verdicts_from` ranks must
+  /// hold the same verdict: 1, unless two ranks that live cannot talk to each other.
   void check(size_t verdicts_from = 1);
   void fail(const std::string& what);
   std::string failures() const;  ///< empty: all is well
@@ -82,7 +83,9 @@ class Simulation {
   Group& group(int index) { return *groups_[static_cast<size_t>(index)]; }
   const std::deque<Job>& jobs() const { return jobs_; }
   std::vector<const Job*> jobsOf(int group) const;
-  int64_t draw(int64_t below) { return below <= 0 ? 0 : static_cast<int64_t>(random_.below(static_cast<uint64_t>(below))); }
+  int64_t draw(int64_t below) {
+    return below <= 0 ? 0 : static_cast<int64_t>(random_.below(static_cast<uint64_t>(below)));
+  }
   int64_t now() { return network.clock().nowNs(); }
   int size() const { return static_cast<int>(ranks_.size()); }
   control::Membership* membershipOf(int group, int member);
