@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from per_rank import everyone, here, iota, only, per_rank, same_everywhere
+from per_rank import eagerly, everyone, here, iota, only, per_rank, same_everywhere
 
 import jhetcc.ops as jh
 
@@ -231,7 +231,7 @@ def case_strided(comm):
     base = iota(comm, 4, 6)
     views = (base[:, :, 0], base[:, ::2], base[:, ::-1], base.transpose(0, 2, 1), np.broadcast_to(base[:, :1], base.shape))
     for view in views:
-        for way in (jax.jit, None) if len(comm.devices) == 1 else (jax.jit,):
+        for way in (jax.jit, eagerly(comm)):
             got = per_rank(comm, lambda y: (jh.broadcast(y), jh.psum(y)), view, compile_with=way)
             EQUAL(got[0], everyone(comm, view[0]))
             EQUAL(got[1], everyone(comm, view.sum(0)))
@@ -283,19 +283,27 @@ def case_donation(comm):
     EQUAL(got[0], total)
     EQUAL(got[1], here(comm, x))
     np.testing.assert_allclose(got[2], 2 * total + here(comm, x))
+    kept = here(comm, x)
+
+    def program(y):
+        return jh.psum(y) + y
+
     if len(comm.devices) == 1:
-        kept = jax.device_put(here(comm, x)[0], comm.devices[0])
-        program = jax.jit(lambda y: jh.psum(y) + y)
+        kept = jax.device_put(kept[0], comm.devices[0])
+        compiled = jax.jit(program)
         for _ in range(3):
-            EQUAL(np.asarray(program(kept)), (total + here(comm, x))[0])
+            EQUAL(np.asarray(compiled(kept)), (total + here(comm, x))[0])
         EQUAL(np.asarray(kept), here(comm, x)[0])
+    else:
+        for _ in range(3):
+            EQUAL(per_rank(comm, program, x), total + kept)
 
 
 def case_trees(comm):
     """C058: a tree of many leaves, some odd, is reduced right, packed or not; structure comes back."""
     leaves = {f"p{k}": iota(comm, 50 + k % 3) * (k + 1) for k in range(30)}
     tree = {"a": leaves, "b": [iota(comm, 3).astype(ml_dtypes.bfloat16), None], "n": iota(comm, 2, dtype=np.int32)}
-    for way in (jh.jit, None) if len(comm.devices) == 1 else (jh.jit,):
+    for way in (jh.jit, eagerly(comm)):
         got = per_rank(comm, jh.psum, tree, compile_with=way)
         assert jax.tree.structure(got) == jax.tree.structure(tree)
         for key, leaf in leaves.items():

@@ -18,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 
 import jhetcc.ops as jh
 
-__all__ = ["cases_of", "everyone", "here", "iota", "only", "per_rank", "same_everywhere"]
+__all__ = ["cases_of", "eagerly", "everyone", "here", "iota", "only", "per_rank", "processes", "same_everywhere"]
 
 
 def only(fits: Callable[[Any], bool], why: str) -> Callable[[Any], Any]:
-    """Marks a case that makes sense on some jobs only; ``case.fits(comm)`` asks it."""
+    """Marks a case that makes sense on some jobs only; ``case.fits(comm)`` asks it, with one answer for all processes."""
 
     def mark(case: Any) -> Any:
         case.fits, case.why = fits, why
@@ -42,6 +42,16 @@ def iota(comm: Any, *shape: int, dtype: Any = np.float32) -> np.ndarray:
     size = int(np.prod(shape))
     parts = [(1000 * rank + np.arange(size)).reshape(shape) for rank in range(comm.size)]
     return np.stack(parts).astype(dtype)
+
+
+def processes(comm: Any) -> int:
+    """Number of processes of the job: the same everywhere, unlike what this one owns."""
+    return getattr(comm, "processes", None) or jh.axis_size("islands")
+
+
+def eagerly(comm: Any) -> Any:
+    """How to call without jit where that says which rank is meant, else with it; the operations are the same."""
+    return None if len(comm.devices) == 1 else jax.jit
 
 
 def here(comm: Any, everything: Any) -> Any:
