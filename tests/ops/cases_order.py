@@ -90,7 +90,10 @@ def case_all_pairs(comm):
             "all_gather": (jh.all_gather, everyone(comm, x)),
             "psum_scatter": (jh.psum_scatter, x.sum(0).astype(np.int32)[mine]),
             "all_to_all": (lambda y: jh.all_to_all(y, "world", 0, 0), x.swapaxes(0, 1)[mine]),
-            "ppermute": (lambda y: jh.ppermute(y, "world", [(r, (r + 1) % n) for r in range(n)]), np.roll(x, 1, 0)[mine]),
+            "ppermute": (
+                lambda y: jh.ppermute(y, "world", [(r, (r + 1) % n) for r in range(n)]),
+                np.roll(x, 1, 0)[mine],
+            ),
             "broadcast": (jh.broadcast, everyone(comm, x[0])),
             "reduce": (jh.reduce, np.where((mine == 0)[:, None, None], x.sum(0).astype(np.int32), 0)),
             "scatter": (jh.scatter, x[0][mine]),

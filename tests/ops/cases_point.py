@@ -37,10 +37,14 @@ def case_messages(comm):
     for k in range(rounds):
         sent = [np.arange(1000, dtype=np.float32) + 1e6 * i + k for i in range(count)]
         if me(comm) == 0:
-            per_rank(comm, lambda _, s=sent: (jh.send([jnp.asarray(v) for v in s], 1, tag=k), jnp.zeros(()))[1], iota(comm, 1))
+            per_rank(
+                comm,
+                lambda _, s=sent, k=k: (jh.send([jnp.asarray(v) for v in s], 1, tag=k), jnp.zeros(()))[1],
+                iota(comm, 1),
+            )
         elif me(comm) == 1:
             like = [jax.ShapeDtypeStruct((1000,), np.float32)] * count
-            got = per_rank(comm, lambda _, like=like: jh.recv(like, 0, tag=k), iota(comm, 1))
+            got = per_rank(comm, lambda _, like=like, k=k: jh.recv(like, 0, tag=k), iota(comm, 1))
             for value, want in zip(got, sent, strict=True):
                 EQUAL(value[0], want)
     for name in ("bfloat16", "int4", "float8_e5m2", "bool"):

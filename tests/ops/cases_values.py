@@ -76,10 +76,11 @@ def case_all_to_all(comm):
         pieces = [np.split(one, comm.size, axis=split) for one in x]
         for k, rank in enumerate(comm.local_ranks):
             arrived = [pieces[source][rank] for source in range(comm.size)]
-            if tiled:
-                want = np.concatenate(arrived, axis=concat)
-            else:
-                want = np.stack([a.squeeze(split) for a in arrived], axis=concat)
+            want = (
+                np.concatenate(arrived, axis=concat)
+                if tiled
+                else np.stack([a.squeeze(split) for a in arrived], axis=concat)
+            )
             EQUAL(got[k], want)
 
 
@@ -121,8 +122,8 @@ def case_lengths(comm):
             assert not part[lengths[rank] :].any()
 
 
-REDUCE = "int8 uint8 int16 uint16 int32 uint32 float16 bfloat16 float32 complex64 bool".split()
-MOVE = "float8_e4m3fn float8_e5m2 float8_e8m0fnu float4_e2m1fn int4 uint4 int2 uint2".split()
+REDUCE = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32", "complex64", "bool"]
+MOVE = ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint4", "int2", "uint2"]
 
 
 def _dtype(name):
@@ -140,7 +141,9 @@ def case_dtypes_reduce(comm):
         assert total.dtype == (np.int32 if name == "bool" else kind), name
         EQUAL(total, everyone(comm, want.sum(0).astype(total.dtype)))
         np.testing.assert_allclose(
-            mean.astype(np.complex128), everyone(comm, (want.sum(0) / comm.size).astype(mean.dtype)).astype(np.complex128), rtol=1e-6
+            mean.astype(np.complex128),
+            everyone(comm, (want.sum(0) / comm.size).astype(mean.dtype)).astype(np.complex128),
+            rtol=1e-6,
         )
         if name != "complex64":
             top, low = per_rank(comm, lambda y: (jh.pmax(y), jh.pmin(y)), x)
@@ -148,14 +151,18 @@ def case_dtypes_reduce(comm):
             EQUAL(top, everyone(comm, x.max(0)))
             EQUAL(low, everyone(comm, x.min(0)))
     if comm.size == 2:
-        for kind, a, b, want in ((np.int8, 120, 100, -36), (np.uint8, 200, 100, 44), (np.int32, 2**31 - 1, 1, -(2**31))):
+        for kind, a, b, want in (
+            (np.int8, 120, 100, -36),
+            (np.uint8, 200, 100, 44),
+            (np.int32, 2**31 - 1, 1, -(2**31)),
+        ):
             x = np.array([[a], [b]], kind)
             assert (per_rank(comm, jh.psum, x) == want).all()
 
 
 def case_dtypes_move(comm):
     """C020: small and sub-byte types move bit for bit, and reduce right where they do."""
-    for name in MOVE + ["bfloat16", "bool", "float32", "complex64"]:
+    for name in [*MOVE, "bfloat16", "bool", "float32", "complex64"]:
         kind = _dtype(name)
         x = (iota(comm, comm.size, 3) % 2 + (1 if name == "float8_e8m0fnu" else 0)).astype(np.float32).astype(kind)
         gathered, sent, exchanged = per_rank(
@@ -229,7 +236,13 @@ def case_few_elements(comm):
 def case_strided(comm):
     """C008: views are their logical values, in eager calls (one rank a process) and compiled."""
     base = iota(comm, 4, 6)
-    views = (base[:, :, 0], base[:, ::2], base[:, ::-1], base.transpose(0, 2, 1), np.broadcast_to(base[:, :1], base.shape))
+    views = (
+        base[:, :, 0],
+        base[:, ::2],
+        base[:, ::-1],
+        base.transpose(0, 2, 1),
+        np.broadcast_to(base[:, :1], base.shape),
+    )
     for view in views:
         for way in (jax.jit, eagerly(comm)):
             got = per_rank(comm, lambda y: (jh.broadcast(y), jh.psum(y)), view, compile_with=way)

@@ -73,9 +73,7 @@ def _program(f: Callable[..., Any], devices: tuple[Any, ...], compile_with: Any,
     return (compile_with or jax.jit)(mapped)
 
 
-def per_rank(
-    comm: Any, f: Callable[..., Any], *everything: Any, compile_with: Any = jax.jit, vma: bool = False
-) -> Any:
+def per_rank(comm: Any, f: Callable[..., Any], *everything: Any, compile_with: Any = jax.jit, vma: bool = False) -> Any:
     """Runs ``f`` once on each rank of this process and stacks the results.
 
     Args:
