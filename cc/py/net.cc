@@ -58,8 +58,8 @@ net::Secret makeSecret(const std::optional<nb::bytes>& bytes, bool allow_insecur
 net::Address firstAddress(const std::string& text) { return unwrap(net::resolve(text)).front(); }
 
 /// On this side's slot; the wait for the other side ends at the deadline.
-void addConnection(runtime::Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
-                   const runtime::EndpointOptions& options, const net::Deadline& deadline) {
+void addEndpoint(runtime::Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
+                 const runtime::EndpointOptions& options, const net::Deadline& deadline) {
   raiseIfError(waited([&] {
     return runtime::addConnection(process, slot, peer, std::move(connection), creator, options, deadline);
   }));
@@ -124,7 +124,7 @@ void bindAcceptor(nb::module_& module) {
         net::Connection connection = unwrap(waited([&] {
           return acceptor.take({net::Role::kData, peer_process, path, 0}, deadline);
         }));
-        addConnection(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
+        addEndpoint(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
       },
       "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a, "congestion"_a, "timeout"_a);
   module.def(
@@ -136,7 +136,7 @@ void bindAcceptor(nb::module_& module) {
         net::Connection connection = unwrap(waited([&] {
           return net::connect(where, secret, identity.of(net::Role::kData, path), peer_process, deadline);
         }));
-        addConnection(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
+        addEndpoint(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
       },
       "address"_a, "secret"_a, "identity"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a,
       "congestion"_a, "timeout"_a);
