@@ -34,7 +34,7 @@ struct EngineOptions {
 
 struct CommunicatorSpec {
   std::string name;
-  uint64_t id = 0;  ///< of (name, members, epoch); equal on all members
+  uint64_t id = 0;  ///< of (name, members, epoch, how often it was made); equal on all members
   uint64_t epoch = 0;
   int32_t self = 0;
   std::vector<int32_t> world_ranks;

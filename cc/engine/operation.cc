@@ -311,10 +311,10 @@ void Operation::withdraw() {
     }
     state.parked_last = nullptr;
     if (step.kind != StepKind::kSend && step.kind != StepKind::kRecv) continue;
-    rail::Rail* rail = host_->railTo(step.peer);
     for (int64_t k = state.completed; k < state.issued; ++k) {
       if (state.done_mask >> (k - state.completed) & 1u) continue;
       const uint64_t cookie = cookieOf(static_cast<int32_t>(i), k);
+      rail::Rail* rail = host_->railTo(step.peer);
       if (step.kind == StepKind::kSend) {
         rail->revoke(cookie);
       } else {

@@ -16,7 +16,8 @@ constexpr size_t kNoVerdicts = 1000;
 
 /// One job with a few communicators and random calls, and what is done to it.
 struct Story {
-  explicit Story(uint64_t seed, int ranks, int calls)
+  /// `late`: some communicators are made on a member only when its first call is due.
+  Story(uint64_t seed, int ranks, int calls, bool late = true)
       : simulation(ranks, seed, optionsOf(seed)), size(ranks), length_ns(calls * 60'000) {
     std::vector<int32_t> all, even;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -24,8 +25,8 @@ struct Story {
       if (rank % 2 == 0 && even.size() < 5) even.push_back(rank);
     }
     simulation.makeGroup("world", all);
-    simulation.makeGroup("even", even, 0, seed % 2 == 0);
-    simulation.makeGroup("turned", {1, 0}, 0, seed % 3 == 0);
+    simulation.makeGroup("even", even, 0, late && seed % 2 == 0);
+    simulation.makeGroup("turned", {1, 0}, 0, late && seed % 3 == 0);
     for (int k = 0; k < calls; ++k) ask(draw(3) ? 0 : draw(3), k % 5 == 4);
   }
   static transport::sim::Options optionsOf(uint64_t seed) {
@@ -117,7 +118,7 @@ void checkEnded(Story& story, uint64_t salt, Kind kind) {
 
 TEST_CASE("killed ranks: everybody learns it soon, the survivors go on") {
   int failed = 0;
-  for (uint64_t seed = 0; seed < 1000; ++seed) {
+  for (uint64_t seed = 0; seed < 600; ++seed) {
     CAPTURE(seed);
     Story story(seed, sizeOf(seed), 10);
     story.kill(1 + static_cast<int>(seed % 3));
@@ -141,7 +142,7 @@ TEST_CASE("killed ranks: everybody learns it soon, the survivors go on") {
     }
     checkNone(story);
   }
-  CHECK(failed > 1000);
+  CHECK(failed > 600);
 }
 
 TEST_CASE("a rank that is stopped and comes back after the others gave up") {
@@ -164,7 +165,7 @@ TEST_CASE("a rank that is stopped and comes back after the others gave up") {
 TEST_CASE("cut links: one of two that cannot talk goes, the others go on") {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     CAPTURE(seed);
-    Story story(seed, sizeOf(seed), 10);
+    Story story(seed, sizeOf(seed), 10, false);
     story.cut();
     story.simulation.run(20'000 * kMs, 1000 * kMs);
     story.simulation.check(3);
@@ -275,7 +276,7 @@ TEST_CASE("several faults at once") {
 }
 
 TEST_CASE("64 ranks, some of them killed") {
-  for (uint64_t seed = 0; seed < 4; ++seed) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);
     Story story(seed, 64, 4);
     story.kill(1 + static_cast<int>(seed % 3));

@@ -112,6 +112,8 @@ void Simulation::askOne(int index, int member, const Planned* planned, uint64_t 
   if (draw(8) == 0) job.command->ready = false;     // its schedule comes later
   job.input = inputOf(*planned, member, salt);
   job.output.assign(outputOf(*planned, member, salt).size(), 0x5a);
+  job.is_in_place = job.input.size() == job.output.size() && draw(4) == 0;
+  if (job.is_in_place) job.output = job.input;
   if (!rank(job.rank).dead) rank(job.rank).todo.push_back(&job);
 }
 
@@ -154,7 +156,8 @@ void Simulation::feed(Rank& rank, int64_t now_ns) {
     Request request;
     request.communicator = group(job->group).spec.id;
     request.command = job->command;
-    request.buffers = {job->input.data(), job->output.data(), job->input.size(), job->output.size()};
+    const void* input = job->is_in_place ? job->output.data() : job->input.data();
+    request.buffers = {input, job->output.data(), job->input.size(), job->output.size()};
     request.completion = job;
     rank.engine->start(std::move(request));
   }
@@ -268,18 +271,15 @@ int Simulation::shrink(int index, bool may_part) {
     if (isUp(world_rank) && !ended[static_cast<size_t>(member)])
       fail("shrink() of rank " + std::to_string(world_rank) + " did not end");
   }
-  std::set<int32_t> distinct;
-  size_t total = 0;
-  std::string text;
-  for (const auto& ranks : agreed) {
-    text += " {";
-    for (int32_t survivor : ranks) text += " " + std::to_string(survivor);
-    text += " }";
-    distinct.insert(ranks.begin(), ranks.end());
-    total += ranks.size();
-  }
-  if (total != distinct.size() || (agreed.size() > 1 && !may_part))
+  if (agreed.size() > 1 && !may_part) {
+    std::string text;
+    for (const auto& ranks : agreed) {
+      text += " {";
+      for (int32_t survivor : ranks) text += " " + std::to_string(survivor);
+      text += " }";
+    }
     fail("several groups of survivors of " + old.name + ":" + text);
+  }
   if (agreed.empty()) return -1;
   const auto larger = [](const auto& a, const auto& b) { return a.size() < b.size(); };
   return makeGroup(old.name, *std::max_element(agreed.begin(), agreed.end(), larger), old.epoch + 1, true);
@@ -351,9 +351,13 @@ void Simulation::checkVerdicts(int index) {
   for (size_t member = 0; first && member < ranks.size(); ++member) {
     Rank& mine = rank(ranks[member]);
     control::Membership* membership = membershipOf(index, static_cast<int>(member));
-    if (mine.dead || mine.ever_stopped || !membership) continue;
+    // Who is given up need not hear of it before it uses the communicator again.
+    const bool is_out = std::count(first->lost.begin(), first->lost.end(), static_cast<int32_t>(member)) > 0;
+    if (mine.dead || mine.ever_stopped || is_out || !membership) continue;
     if (!membership->verdict() || !membership->verdict()->confirmed) {
-      fail("rank " + std::to_string(ranks[member]) + " has no confirmed verdict on " + group(index).spec.name);
+      const std::string own = membership->verdict() ? membership->verdict()->status.message() : "none";
+      fail("rank " + std::to_string(ranks[member]) + " has no confirmed verdict on " + group(index).spec.name + ":\n  " +
+           first->status.message() + "\n  " + own);
     }
   }
 }

@@ -37,6 +37,7 @@ class Simulation {
     std::vector<uint8_t> input, output;
     int rank = 0, group = 0, member = 0;
     uint64_t salt = 0;
+    bool is_in_place = false;  ///< input and output are the same memory
     int64_t not_before_ns = 0, begun_ns = -1, ended_ns = -1;
     Status status;
     void onDone(const Status& status) override;
@@ -69,8 +70,8 @@ class Simulation {
   void stop(int rank);
   void resume(int rank);
   void abort(int rank, int group, const std::string& why);
-  /// What the survivors of a group do next. Returns the new group, or -1 if nobody goes on. `may_part`: two ranks could
-  /// not talk to each other, so that two groups without a common rank may go on (the larger is returned).
+  /// What the survivors of a group do next. Returns the new group, or -1 if nobody goes on. `may_part`: links between
+  /// ranks that live are cut, so that they may come to different answers (the largest group is returned).
   int shrink(int group, bool may_part);
 
   /// What must hold whatever was done to the ranks. Members of communicators of at least `verdicts_from` ranks must
