@@ -23,7 +23,12 @@ MORE = (
 )  # fmt: skip
 # Longer than 16 KiB, so that they are offered and fetched; and in chunks, more than the window holds.
 LONG = ("psum(u64[5001])", "all_to_all(u64[{n},2100])", "broadcast(u64[5001], root=0)", "all_gather(b8[40001])")
-CHUNKED = (("psum(u64[500])", 64), ("psum(u64[30000])", 20000), ("broadcast(u64[300], root=0)", 80), ("all_gather(u64[70])", 24))
+CHUNKED = (
+    ("psum(u64[500])", 64),
+    ("psum(u64[30000])", 20000),
+    ("broadcast(u64[300], root=0)", 80),
+    ("all_gather(u64[70])", 24),
+)
 
 
 def text_of(pattern: str, n: int) -> str:
