@@ -98,7 +98,7 @@ class Sweep:
 
     def __init__(self, options, say):
         self._options, self._say = options, say
-        self.teams, self.versions = [], {}
+        self.teams, self.versions, self._said = [], {}, set()
 
     def start(self, ranks):
         for name in self._options.peers:
@@ -152,8 +152,9 @@ class Sweep:
         try:
             answers = team.measure(case, mode, _CALLS_MIN, True)
             if isinstance(answers, str):
-                if "mode" not in answers:
-                    self._say(f"{team.peer.name}: {case.operation}, {mode}: {answers}")
+                if "no mode" not in answers and (team.peer.name, answers) not in self._said:
+                    self._said.add((team.peer.name, answers))
+                    self._say(f"{team.peer.name}: {answers}")
                 return 0
             if max(answer["mean_us"] for answer in answers) < 1e3:
                 answers = team.measure(case, mode, 20 * _CALLS_MIN, False)

@@ -66,7 +66,7 @@ class OneCcl(Raw):
                     raise TimeoutError(f"rank 0 of oneCCL gave no identifier in {_LIMIT_S} s")
                 time.sleep(0.01)
             c.memmove(c.byref(identifier), exchange.read_bytes(), _ID_BYTES)
-        self._comm = c.c_void_p()
+        self._comm, self._source = c.c_void_p(), None
         self._check(library.onecclCommInitRank(c.byref(self._comm), ranks, identifier, self.rank), "onecclCommInitRank")
 
     @staticmethod
@@ -78,6 +78,7 @@ class OneCcl(Raw):
         if case.dtype not in _TYPES or case.reduction not in ("", *_OPS):
             raise NotImplementedError(f"oneCCL has no {case.reduction} of {case.dtype}")
         library, comm, kind, name = self._library, self._comm, _TYPES[case.dtype], case.operation
+        self._source = source  # only addresses are handed on
         given, got, op = source.ctypes.data, target.ctypes.data, _OPS.get(case.reduction, 0)
         count, rows = case.count, case.count // self.ranks
         calls = {

@@ -66,7 +66,7 @@ class InJax:
         self._program, self._input = program, self.place(cases.input_of(case, self.rank))
         if donate:
             if not keeps_shape:
-                raise NotImplementedError("an operand can be given up only where the result has its shape")
+                raise NotImplementedError(f"no mode {mode}: only an operand of the result's shape can be given up")
             return self._chain(case)
         if mode == "jit loop":
             return lambda: program(self._input, LOOP).block_until_ready()
