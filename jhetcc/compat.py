@@ -189,6 +189,11 @@ def _lower_body(context: Any, *operands: Any, jaxpr: Any) -> Sequence[Any]:
     return results
 
 
+def lower_pure(context: Any, target: str, attributes: dict[str, Any]) -> Sequence[Any]:
+    """Emits an FFI call without operands or effects."""
+    return jax.ffi.ffi_lowering(target)(context, **attributes)
+
+
 def install_program_order() -> None:
     """Lowers every program with collectives as one body whose order token is made inside it.
 

@@ -173,7 +173,7 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
 }
 
 /// Waits for any rail, a wake-up or the engine's next deadline, without the lock.
-void Runner::sleep(std::unique_lock<std::mutex>& lock, [[maybe_unused]] bool in_operation, int64_t timeout_ns) {
+void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_t timeout_ns) {
   sleepers_.fetch_add(1);
   std::vector<pollfd> set;
   set.swap(poll_set_);  // reused storage; a second sleeper brings its own
@@ -182,7 +182,7 @@ void Runner::sleep(std::unique_lock<std::mutex>& lock, [[maybe_unused]] bool in_
   bool may_sleep = true;
   for (auto& rail : engine_.rails()) {
     if (rail->isBroken()) continue;
-    may_sleep &= rail->endpoint().prepareSleep();
+    may_sleep &= rail->endpoint().prepareSleep(in_operation);
     const short events = static_cast<short>(POLLIN | (rail->hasOutput() ? POLLOUT : 0));
     set.push_back({rail->endpoint().waitDescriptor(), events, 0});
   }

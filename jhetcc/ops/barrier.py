@@ -36,7 +36,7 @@ def _define_rank_index() -> Primitive:
 
     def lower(context: Any, *, axis: str, size: int) -> Any:
         check_placement(compat.placement(context), axis, size, "axis_index")
-        return jax.ffi.ffi_lowering("jhetcc_rank")(context, communicator=axis)
+        return compat.lower_pure(context, "jhetcc_rank", {"communicator": axis})
 
     compat.register_lowering(primitive, lower)
     return primitive

@@ -18,7 +18,7 @@ from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
 from jhetcc.planner import Layout
 from jhetcc.world import secret as job_secret
-from jhetcc.world import state
+from jhetcc.world import flight, state
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
 from jhetcc.world.logs import LogPump
@@ -87,7 +87,7 @@ class World:
             for a in range(self.local_count):
                 for b in range(a + 1, self.local_count):
                     self.process.add_local_pair(a, b)
-        self._logs = LogPump()
+        self._logs = LogPump(self._aborts, self._dump) if self.options.trace_dir else LogPump()
         self.process.start()
         self.planner = Planner(self.process, self.options, self._layout_of)
         self._open = True
@@ -115,6 +115,17 @@ class World:
             "spin": spin,
             "help": 200e-6 if self.local_count == 1 else 50e-6,
         }
+
+    def _aborts(self) -> int:
+        return dict(self.process.counters())["aborts"]
+
+    def _dump(self) -> None:
+        try:
+            path = flight.dump(self.process, str(self.options.trace_dir), "a communicator ended", self.first_rank)
+        except OSError as why:
+            _log.warning("cannot write the flight recorder to JHETCC_TRACE_DIR: %s", why)
+        else:
+            _log.warning("flight recorder written to %s", path)
 
     # -- communicators
     def create(self, name: str, world_ranks: tuple[int, ...], epoch: int) -> Communicator:

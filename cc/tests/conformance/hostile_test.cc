@@ -127,7 +127,7 @@ TEST_CASE("shm: any bytes in the ring are survived") {
       head += random() % 60 == 0 ? random() : 64 + header.length % 512 / 64 * 64;
       victim.publish(head);
       if (!victim.endpoint->poll(victim.events).isOk()) break;
-      (void)victim.endpoint->prepareSleep();
+      (void)victim.endpoint->prepareSleep(true);
     }
     CHECK(destination.guardsIntact());
   }

@@ -22,7 +22,7 @@ class Sleeper {
     while (!done()) {
       if (!endpoint_.poll(events).isOk()) return false;
       if (done()) return true;
-      if (!endpoint_.prepareSleep()) continue;
+      if (!endpoint_.prepareSleep(true)) continue;
       pollfd descriptor{endpoint_.waitDescriptor(), POLLIN, 0};
       if (endpoint_.wantsWrite()) descriptor.events |= POLLOUT;
       ++sleeps;

@@ -71,7 +71,11 @@ Result<bool> ShmEndpoint::send(const FrameHeader& header, const void* payload) {
     shared.state.store(kOfferOpen, std::memory_order_release);
   }
   out_.commit();
-  wake(kWakeForFrames);
+  if (header.type == FrameType::kControl || header.type == FrameType::kGoodbye) {
+    parts_.bell->ring();  // rare, and wanted even by a side that waits for nothing
+  } else {
+    wake(kWakeForFrames);
+  }
   return true;
 }
 
@@ -182,7 +186,7 @@ uint64_t ShmEndpoint::roomWanted() const {
   return wanted;
 }
 
-bool ShmEndpoint::prepareSleep() {
+bool ShmEndpoint::prepareSleep(bool in_operation) {
   if (!broken_.isOk() || !gone_.isOk()) return has_ended_;
   const bool pulls = std::any_of(fetches_.begin(), fetches_.end(), [this](const Fetch& fetch) {
     return fetch.is_refused || parts_.reads != Reads::kThroughRing;
@@ -190,7 +194,7 @@ bool ShmEndpoint::prepareSleep() {
   if (pulls) return false;
   const uint64_t wanted = roomWanted();
   is_asleep_ = true;
-  mine_.sleeping.store(kWakeForFrames | (wanted > 0 ? kWakeForRoom : 0), std::memory_order_seq_cst);
+  mine_.sleeping.store((in_operation ? kWakeForFrames : 0) | (wanted > 0 ? kWakeForRoom : 0), std::memory_order_seq_cst);
   bool has_work = !in_.isEmpty() || in_.isDamaged();
   if (wanted > 0) {
     out_.refresh();

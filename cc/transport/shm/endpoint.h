@@ -42,7 +42,7 @@ class ShmEndpoint final : public Endpoint {
   void revoke(uint64_t cookie) override;
   Status poll(EventSink& sink) override;
   int waitDescriptor() const override { return has_ended_ ? -1 : parts_.bell->descriptor(); }
-  bool prepareSleep() override;
+  bool prepareSleep(bool in_operation) override;
   bool wantsWrite() const override { return false; }
   const char* transportName() const override { return "shm"; }
   const std::string& description() const override { return parts_.description; }

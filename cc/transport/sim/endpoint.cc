@@ -28,7 +28,7 @@ class SimEndpoint final : public Endpoint {
   }
   Status poll(EventSink& sink) override;
   int waitDescriptor() const override { return -1; }
-  bool prepareSleep() override { return side_->inbox.empty(); }
+  bool prepareSleep(bool) override { return side_->inbox.empty(); }
   bool wantsWrite() const override { return false; }
   const char* transportName() const override { return "sim"; }
   const std::string& description() const override { return description_; }

@@ -31,7 +31,7 @@ class TcpEndpoint final : public Endpoint {
   void revoke(uint64_t cookie) override;
   Status poll(EventSink& sink) override;
   int waitDescriptor() const override { return has_ended_ ? -1 : socket_.get(); }
-  bool prepareSleep() override;
+  bool prepareSleep(bool in_operation) override;
   bool wantsWrite() const override;
   const char* transportName() const override { return "tcp"; }
   const std::string& description() const override { return description_; }

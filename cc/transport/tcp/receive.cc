@@ -109,7 +109,7 @@ Status TcpEndpoint::poll(EventSink& sink) {
   return broken_;
 }
 
-bool TcpEndpoint::prepareSleep() {
+bool TcpEndpoint::prepareSleep(bool /*in_operation: the socket wakes for everything*/) {
   if (has_ended_) return true;
   if (!broken_.isOk() || !end_.isOk() || !released_.empty() || hasWholeFrame()) return false;
   if (wantsWrite()) flush();
