@@ -46,11 +46,12 @@ def _mpi4jax(place):
     if not (mpich / ".complete").exists():
         raise RuntimeError("it needs mpich, which is not there")
     python = _venv(mpich, f"jax=={importlib.metadata.version('jax')}", "setuptools", "wheel", "cython", "nanobind")
+    place.mkdir(exist_ok=True)
+    # An empty folder as CUDA's place: half an installation of CUDA would end the build.
     _run(
         python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "mpi4jax",
-        MPICC=str(mpich / "bin" / "mpicc"), PATH=f"{mpich / 'bin'}:{os.environ['PATH']}",
+        MPICC=str(mpich / "bin" / "mpicc"), PATH=f"{mpich / 'bin'}:{os.environ['PATH']}", CUDA_PATH=str(place),
     )  # fmt: skip
-    place.mkdir(exist_ok=True)
 
 
 def _openmpi(place):

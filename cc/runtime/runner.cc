@@ -113,6 +113,7 @@ bool Runner::startAndHelp(engine::Request request, Ticket& ticket) {
   lockForDriving(lock);
   engine_.start(std::move(request));
   const Outcome outcome = loop(lock, &ticket, nullptr, true);
+  if (outcome != Outcome::kDone) ticket.prepareToLeave();
   const bool is_done = outcome == Outcome::kDone || !ticket.leave();
   leaveDriving(lock);
   return is_done;

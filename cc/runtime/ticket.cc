@@ -26,6 +26,14 @@ void Ticket::deliver(const Status& status) {
   }
 }
 
+void Ticket::renew(Runner* runner, LocalJoin* join, int32_t slot) {
+  runner_ = runner;
+  join_ = join;
+  slot_ = slot;
+  status_ = Status();
+  state_.store(kPending, std::memory_order_release);
+}
+
 bool Ticket::leave() {
   int expected = kPending;
   return state_.compare_exchange_strong(expected, kLeft, std::memory_order_acq_rel);

@@ -27,8 +27,14 @@ class Ticket : public engine::Completion {
   /// The caller stops watching. False: it is done already, take the status.
   bool leave();
 
+  /// Before leave(), by the caller: what resolve() will need.
+  virtual void prepareToLeave() {}
   /// After leave(): called once on the completion thread.
   virtual void resolve() = 0;
+
+ protected:
+  /// Makes a ticket that is done and was not left new again, for another call.
+  void renew(Runner* runner, LocalJoin* join, int32_t slot);
 
  private:
   enum State : int { kPending, kLeft, kDone };
