@@ -45,6 +45,12 @@ thread_local std::array<RememberedCall, kRememberedCalls> remembered_calls;
 
 }  // namespace
 
+Status Process::forkedStatus(const std::string& text) const {
+  return Status(Kind::kUnavailable, Scope::kProcess, "forked",
+                text + ": this process is a fork of the one that called jhetcc.init(); connections and threads do not survive a "
+                       "fork. Call init() after forking, or use the spawn start method");
+}
+
 void Process::forgetCalls() { table_generation.fetch_add(1); }
 
 Call Process::callOf(const Communicator& communicator, const CommandSet& commands, int32_t slot) {
@@ -53,11 +59,13 @@ Call Process::callOf(const Communicator& communicator, const CommandSet& command
   call.command = commands.by_slot[static_cast<size_t>(slot)];
   call.join = call.command->point_to_point ? nullptr : communicator.join.get();
   call.slot = slot;
+  call.size = static_cast<int64_t>(communicator.world_ranks.size());
   call.communicator = communicator.id;
   return call;
 }
 
 Result<Call> Process::prepareCall(std::string_view name, std::string_view text, int64_t ordinal) {
+  if (isForked()) return forkedStatus(std::string(text));
   // Where XLA keeps the text tells operations of one program apart; the text itself is what counts.
   const size_t place = (reinterpret_cast<uintptr_t>(text.data()) >> 4) + static_cast<size_t>(ordinal);
   RememberedCall& remembered = remembered_calls[place % kRememberedCalls];
@@ -95,7 +103,11 @@ void Process::endInterrupted(const Call& call) {
 Status Process::run(const Prepared& prepared, const engine::Buffers* buffers, size_t count,
                     const std::function<bool()>& interrupted) {
   Communicator& communicator = *prepared.communicator;
-  if (communicator.closed.load(std::memory_order_acquire)) return unknownCommunicator(communicator.name);
+  if (isForked()) return forkedStatus(prepared.commands->text);
+  if (communicator.closed.load(std::memory_order_acquire)) {
+    return Status(Kind::kAborted, Scope::kCommunicator, "closed",
+                  prepared.commands->text + ": \"" + communicator.name + "\" was closed or replaced by shrink(); use the new one");
+  }
   Flag flag(communicator.in_blocking_call);
   if (!flag.isTaken()) {
     return Status(Kind::kBadArgument, Scope::kCall, "second_thread",

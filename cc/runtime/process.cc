@@ -2,6 +2,8 @@
 // The table of communicators and how they end; calls on them are in calls.cc, planning is in plans.cc.
 #include "runtime/process.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include "base/hash.h"
@@ -11,6 +13,14 @@ namespace {
 
 constexpr int64_t kPollNs = 2 * kNsPerMs;
 constexpr size_t kRecordsKept = 8192;
+
+// Counts forks on the child's side: threads and connections of an older generation are the parent's.
+std::atomic<uint64_t>& forkGeneration() {
+  static std::atomic<uint64_t> generation{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forkGeneration().fetch_add(1); });
+  (void)registered;
+  return generation;
+}
 
 }  // namespace
 
@@ -27,7 +37,17 @@ Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, c
   return process;
 }
 
-Process::~Process() { close(0); }
+Process::Process() : fork_generation_(forkGeneration().load()) {}
+
+bool Process::isForked() const { return fork_generation_ != forkGeneration().load(std::memory_order_relaxed); }
+
+Process::~Process() {
+  if (isForked()) {
+    for (auto& runner : runners_) (void)runner.release();  // its threads are in the parent; nothing here may wait for them
+    return;
+  }
+  close(0);
+}
 
 void Process::addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint) {
   auto rail = std::make_unique<rail::Rail>(peer, std::move(endpoint));
@@ -174,6 +194,7 @@ Result<control::Survivors> Process::shrink(const std::string& name, int64_t time
 }
 
 void Process::close(int64_t timeout_ns) {
+  if (isForked()) return;
   {
     std::lock_guard<std::mutex> lock(plans_mutex_);
     if (closing_) return;

@@ -61,6 +61,7 @@ struct Call {
   Runner* runner = nullptr;
   LocalJoin* join = nullptr;
   int32_t slot = 0;
+  int64_t size = 0;  ///< ranks of the communicator
   uint64_t communicator = 0;
   std::shared_ptr<const engine::Command> command;
 };
@@ -109,8 +110,10 @@ class Process {
   void close(int64_t timeout_ns);
 
  private:
-  Process() = default;
+  Process();
+  bool isForked() const;
   CommandSet* commandSet(Communicator& communicator, std::string_view text, bool ask);
+  Status forkedStatus(const std::string& text) const;
   static void forgetCalls();  ///< names changed their meaning: nothing remembered by text holds any more
   Call callOf(const Communicator& communicator, const CommandSet& commands, int32_t slot);
   Status runMany(const Prepared& prepared, const engine::Buffers* buffers, size_t count, const std::function<bool()>& interrupted);
@@ -123,6 +126,7 @@ class Process {
   std::vector<std::unique_ptr<Runner>> runners_;
   std::map<int64_t, int32_t> slot_of_ordinal_;
 
+  const uint64_t fork_generation_;
   mutable std::shared_mutex table_mutex_;  ///< guards communicators_ and every command table
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
@@ -126,7 +127,7 @@ def emit(context: Any, name: str, aval: Any | None, params: dict[str, Any], oper
     check_placement(compat.placement(context), axis, params["size"], name)
     text = describe(name, aval, params).text()
     state.communicator(axis).prepare(text)
-    attributes = {"operation": text, "communicator": axis}
+    attributes = {"operation": text, "communicator": axis, "size": np.int64(params["size"])}
     return compat.lower_ordered(context, "jhetcc_collective", operands, attributes, alias)
 
 

@@ -139,8 +139,13 @@ class World:
         """The shrunk successor of a communicator; programs traced for the old size are forgotten."""
         self.process.destroy_communicator(old.name)
         state.forget(old.name)
-        if "jax" in sys.modules:
-            sys.modules["jax"].clear_caches()
+        _forget_traces()
+        if old.name == "world":  # islands shrink with the world: each goes on with its first surviving rank
+            self.process.destroy_communicator("islands")
+            first: dict[str, int] = {}
+            for rank in world_ranks:
+                first.setdefault(self._places[rank], rank)
+            self.create("islands", tuple(first.values()), epoch)
         return self.create(old.name, world_ranks, epoch)
 
     def close_communicator(self, communicator: Communicator) -> None:
@@ -185,6 +190,12 @@ class World:
             self.rendezvous.close()
         if self._logs is not None:
             self._logs.close()
+
+
+def _forget_traces() -> None:
+    """Programs traced for another world must be traced again."""
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 def _ordinal(device: Any) -> int:
@@ -280,6 +291,8 @@ def init(
         key = None
         if launch.num_processes > 1:
             key = job_secret.find(options, launch.coordinator, secret)
+        if _generations:
+            _forget_traces()
         _generations += 1
         world = World(options, launch, found, count)
         begin = time.monotonic()

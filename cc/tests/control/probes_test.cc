@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "control/probes.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +15,6 @@
 #include <vector>
 
 #include "control/membership_wire.h"
-#include "control/probes.h"
 
 using namespace jhetcc;
 using namespace jhetcc::control;
@@ -22,7 +23,8 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-/// Ranks that run their programs (lists of communicators) one operation at a time; nothing reacts to what the probes find.
+/// Ranks that run their programs (lists of communicators) one operation at a time; nothing reacts to what the probes
+/// find.
 class World {
  public:
   struct Rank {
@@ -37,7 +39,8 @@ class World {
     int64_t version = 0;
   };
 
-  World(std::vector<std::vector<int32_t>> communicators, std::vector<std::vector<int>> programs, uint64_t seed, int64_t delay_max)
+  World(std::vector<std::vector<int32_t>> communicators, std::vector<std::vector<int>> programs, uint64_t seed,
+        int64_t delay_max)
       : communicators_(std::move(communicators)), ranks(programs.size()), random_(seed), delay_max_(delay_max) {
     for (size_t i = 0; i < ranks.size(); ++i) {
       Rank& rank = ranks[i];
@@ -46,7 +49,9 @@ class World {
       ProbesConfig config;
       config.self = static_cast<int32_t>(i);
       WaitProbes::Hooks hooks;
-      hooks.send = [this, i](int32_t to, std::string message) { transmit(static_cast<int32_t>(i), to, std::move(message)); };
+      hooks.send = [this, i](int32_t to, std::string message) {
+        transmit(static_cast<int32_t>(i), to, std::move(message));
+      };
       hooks.current = [this, i] { return current(i); };
       hooks.has_started = [&rank](const Instance& instance) {
         return instance.communicator < rank.started.size() && rank.started[instance.communicator] >= instance.sequence;
@@ -76,7 +81,8 @@ class World {
       const Instance instance = instanceOf(i);
       for (const int32_t member : communicators_[instance.communicator]) {
         const Rank& other = ranks[static_cast<size_t>(member)];
-        if (other.started[instance.communicator] < instance.sequence && other.inside) reach[i][static_cast<size_t>(member)] = true;
+        if (other.started[instance.communicator] < instance.sequence && other.inside)
+          reach[i][static_cast<size_t>(member)] = true;
       }
     }
     for (size_t k = 0; k < n; ++k) {
@@ -113,11 +119,15 @@ class World {
 
  private:
   int64_t draw(int64_t below) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(below)); }
-  void push(int64_t when, int rank, std::function<void()> action) { queue_.push({when, ++count_, rank, std::move(action)}); }
+  void push(int64_t when, int rank, std::function<void()> action) {
+    queue_.push({when, ++count_, rank, std::move(action)});
+  }
   std::optional<BlockedOperation> current(size_t i) const {
     if (!ranks[i].inside) return std::nullopt;
     const Instance instance = instanceOf(i);
-    return BlockedOperation{instance, std::string("#").append(std::to_string(instance.sequence)) + " psum on \"c" + std::to_string(instance.communicator) + "\"",
+    return BlockedOperation{instance,
+                            std::string("#").append(std::to_string(instance.sequence)) + " psum on \"c" +
+                                std::to_string(instance.communicator) + "\"",
                             communicators_[instance.communicator], ranks[i].since};
   }
   void transmit(int32_t from, int32_t to, std::string message) {
@@ -189,7 +199,8 @@ TEST_CASE("two ranks, two communicators, opposite orders") {
     CHECK(found.code() == "wait_cycle");
     CHECK(found.ranks() == std::vector<int32_t>{0, 1});
     CHECK(found.message() ==
-          "wait cycle between communicators: rank 0 is in #1 psum on \"c0\" and waits for rank 1; rank 1 is in #1 psum on \"c1\" and "
+          "wait cycle between communicators: rank 0 is in #1 psum on \"c0\" and waits for rank 1; rank 1 is in #1 psum "
+          "on \"c1\" and "
           "waits for rank 0; issue the operations of these communicators in the same order on all ranks");
   }
 }
@@ -199,8 +210,10 @@ TEST_CASE("a cycle of three ranks, and bystanders that wait for it are not on it
   world.run(3000 * kMs);
   for (size_t i = 0; i < 3; ++i) CHECK(world.ranks[i].probes->found().ranks() == std::vector<int32_t>{0, 1, 2});
   CHECK(world.ranks[3].probes->found().isOk());
-  CHECK(has(world.ranks[1].probes->found().message(), "rank 2 is in #1 psum on \"c2\" and waits for rank 0; rank 0") == false);
-  CHECK(has(world.ranks[1].probes->found().message(), "rank 0 is in #1 psum on \"c0\" and waits for rank 1; rank 1 is in"));
+  CHECK(has(world.ranks[1].probes->found().message(), "rank 2 is in #1 psum on \"c2\" and waits for rank 0; rank 0") ==
+        false);
+  CHECK(has(world.ranks[1].probes->found().message(),
+            "rank 0 is in #1 psum on \"c0\" and waits for rank 1; rank 1 is in"));
 }
 
 TEST_CASE("a ring of 64 ranks is found; its message and text stay bounded") {
@@ -247,14 +260,17 @@ TEST_CASE("random programs: found if and only if the oracle sees a deadlock") {
     std::vector<std::vector<int>> programs(n);
     for (int k = 0; k < 20; ++k) {
       const size_t communicator = below(communicators.size());
-      for (const int32_t member : communicators[communicator]) programs[static_cast<size_t>(member)].push_back(static_cast<int>(communicator));
+      for (const int32_t member : communicators[communicator])
+        programs[static_cast<size_t>(member)].push_back(static_cast<int>(communicator));
     }
     for (size_t k = below(4); k > 0; --k) {
       auto& program = programs[below(n)];
       if (program.size() < 2) continue;
       const size_t at = below(program.size() - 1);
-      if (below(4) == 0) program.resize(at);  // it ends early: a wait without end, but no cycle of its own
-      else std::swap(program[at], program[at + 1]);
+      if (below(4) == 0)
+        program.resize(at);  // it ends early: a wait without end, but no cycle of its own
+      else
+        std::swap(program[at], program[at + 1]);
     }
     World world(communicators, programs, seed, (seed % 3 ? 1 : 200) * kMs);
     world.run(90'000 * kMs);
