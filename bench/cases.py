@@ -56,9 +56,7 @@ class Case:
             return cls(operation, 0, dtype, "", ranks)
         split = operation in ("reduce_scatter", "all_gather", "gather", "scatter", "all_to_all")
         unit = item * ranks if split else item
-        return cls(
-            operation, math.ceil(size / unit) * unit, dtype, reduction if operation in REDUCING else "", ranks
-        )
+        return cls(operation, math.ceil(size / unit) * unit, dtype, reduction if operation in REDUCING else "", ranks)
 
     def as_dict(self):
         return asdict(self)
@@ -126,8 +124,8 @@ def expected(case, rank):
 def bound(case):
     """Largest relative deviation that is not an error; 0 where the result is exact.
 
-    Sums of these inputs stay within the type's mantissa up to hundreds of ranks (bfloat16: up to 4), so they are exact. Beyond, and for means,
-    a result may be off by one rounding for every rank.
+    Sums of these inputs stay within the type's mantissa up to hundreds of ranks (bfloat16: up to 4), so they are exact.
+    Beyond, and for means, a result may be off by one rounding for every rank.
     """
     mantissa = _MANTISSA.get(case.dtype)
     if mantissa is None or case.reduction in ("", "max", "min"):

@@ -17,11 +17,11 @@ import platform
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import cases  # noqa: E402
-import rows as results  # noqa: E402
-import targets  # noqa: E402
-from peers import PEERS, PeerError, Team  # noqa: E402
-from quiet import Watch, wait_until_quiet  # noqa: E402
+import cases
+import rows as results
+import targets
+from peers import PEERS, PeerError, Team
+from quiet import Watch, wait_until_quiet
 
 _CALLS_MIN, _CALLS_MAX = 3, 2000
 
@@ -36,12 +36,18 @@ def parse(arguments):
     parser.add_argument("--peers", default="all", help=f"list, or all, or none (ours only); of {','.join(PEERS)}")
     parser.add_argument("--modes", default="raw,jit,jit donated,jit loop,plain jit", help="list; default %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="each peer has a turn in each round; default %(default)s")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of calls a turn, at least %d calls" % _CALLS_MIN)
-    parser.add_argument("--quiet-below", type=float, default=0.05, help="foreign share of the processors, 1 switches the wait off")
-    parser.add_argument("--quiet-wait", type=float, default=20.0, help="seconds to wait for a quiet machine before a turn")
+    parser.add_argument("--seconds", type=float, default=0.3, help=f"of calls a turn, at least {_CALLS_MIN} calls")
+    parser.add_argument(
+        "--quiet-below", type=float, default=0.05, help="foreign share of the processors, 1 switches the wait off"
+    )
+    parser.add_argument(
+        "--quiet-wait", type=float, default=20.0, help="seconds to wait for a quiet machine before a turn"
+    )
     parser.add_argument("--retries", type=int, default=3, help="turns repeated when the machine was busy; then marked")
     parser.add_argument("--installed", default=".venv-bench", help="where setup_peers.py put the peers")
-    parser.add_argument("--json", type=pathlib.Path, help="file for JSON lines; - for standard output instead of the table")
+    parser.add_argument(
+        "--json", type=pathlib.Path, help="file for JSON lines; - for standard output instead of the table"
+    )
     parser.add_argument("--plot", type=pathlib.Path, help="file for a PNG")
     parser.add_argument("--targets", action="store_true", help="measure what the targets need and print them")
     options = parser.parse_args(arguments)
@@ -185,13 +191,17 @@ class Sweep:
 def context(options):
     """What the rows depend on besides the columns."""
     with open("/proc/cpuinfo") as file:
-        model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), platform.machine())
+        model = next(
+            (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), platform.machine()
+        )
     with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
         congestion = file.read().strip()
     return {
         "kind": "context",
-        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "options": {key: str(value) if isinstance(value, pathlib.Path) else value for key, value in vars(options).items()},
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "options": {
+            key: str(value) if isinstance(value, pathlib.Path) else value for key, value in vars(options).items()
+        },
         "host": {
             "cpu": model,
             "cpus": len(os.sched_getaffinity(0)),
@@ -200,13 +210,20 @@ def context(options):
             "tcp_congestion_control": congestion,
             "load": os.getloadavg(),
         },
-        "environment": {key: value for key, value in os.environ.items() if key.startswith(("JHETCC_", "XLA_", "JAX_", "CCL_", "MALLOC_"))},
+        "environment": {
+            key: value
+            for key, value in os.environ.items()
+            if key.startswith(("JHETCC_", "XLA_", "JAX_", "CCL_", "MALLOC_"))
+        },
     }
 
 
 def main(arguments=None):
     options = parse(arguments)
     to_stdout = str(options.json) == "-"
+    for path in (options.json, options.plot):
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
     file = sys.stdout if to_stdout else open(options.json, "w") if options.json else None  # noqa: SIM115
     found = []
 

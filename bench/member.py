@@ -83,7 +83,11 @@ def serve(connection, player):
                 measurements.forget()
                 answer({})
             else:
-                answer(measurements.measure(cases.Case(**command["case"]), command["mode"], command["calls"], command["check"]))
+                answer(
+                    measurements.measure(
+                        cases.Case(**command["case"]), command["mode"], command["calls"], command["check"]
+                    )
+                )
         except NotImplementedError as why:
             answer({"unsupported": str(why)})
         except Exception:

@@ -46,8 +46,19 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("jhetcc", "jhetcc_raw", _RAW, "our raw calls", True, needs_coordinator=True),
-        Peer("jhetcc-tcp", "jhetcc_raw", _RAW, "our raw calls over TCP", True, None, True, environment={"JHETCC_TRANSPORT": "tcp"}),
-        Peer("jhetcc-jax", "jhetcc_jit", (*_JAX, "plain jit"), "ours inside JAX programs", True, needs_coordinator=True),
+        Peer(
+            "jhetcc-tcp",
+            "jhetcc_raw",
+            _RAW,
+            "our raw calls over TCP",
+            True,
+            None,
+            True,
+            environment={"JHETCC_TRANSPORT": "tcp"},
+        ),
+        Peer(
+            "jhetcc-jax", "jhetcc_jit", (*_JAX, "plain jit"), "ours inside JAX programs", True, needs_coordinator=True
+        ),
         Peer("floor", "copy", _RAW, "one copy of the size past the caches, on each rank", True),
         Peer("add", "add", _JAX, "a jitted addition: JAX's own cost", True),
         Peer("gloo", "gloo", _JAX, _GLOO, needs_coordinator=True),
@@ -177,9 +188,22 @@ class Team:
             settings += [f"folder={self._installed / 'oneccl'}", f"exchange={self._folder.name}/identifier"]
         if peer.kind in ("mpi", "mpi4jax"):
             home = self._installed / ("mpich" if peer.kind == "mpi4jax" else peer.place) / "bin"
-            return [[str(home / "mpiexec"), "-n", str(self.ranks), str(home / "python"), member, address, peer.kind, "mpi", str(self.ranks)]]
+            return [
+                [
+                    str(home / "mpiexec"),
+                    "-n",
+                    str(self.ranks),
+                    str(home / "python"),
+                    member,
+                    address,
+                    peer.kind,
+                    "mpi",
+                    str(self.ranks),
+                ]
+            ]
         return [
-            [sys.executable, member, address, peer.kind, str(rank), str(self.ranks), *settings] for rank in range(self.ranks)
+            [sys.executable, member, address, peer.kind, str(rank), str(self.ranks), *settings]
+            for rank in range(self.ranks)
         ]
 
     # -- the conversation

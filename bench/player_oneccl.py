@@ -101,7 +101,10 @@ class OneCcl(Raw):
             raise NotImplementedError(f"oneCCL has no {name}")
         call, arguments = calls[name]
         # ctypes converts arguments at every call; converted ones pass straight through.
-        arguments = tuple(t(a) if a is not None and not isinstance(a, c.c_void_p) else a for t, a in zip(call.argtypes, arguments, strict=True))
+        arguments = tuple(
+            t(a) if a is not None and not isinstance(a, c.c_void_p) else a
+            for t, a in zip(call.argtypes, arguments, strict=True)
+        )
         return lambda: call(*arguments)
 
     def _exchange(self, given, got, count, kind):

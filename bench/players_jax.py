@@ -7,13 +7,12 @@ Modes: `jit` one blocking call; `jit donated` the same, the input given up, each
 
 import warnings
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-
-import cases
 
 MODES = ("jit", "jit donated", "jit loop", "plain jit")
 LOOP = 20
@@ -194,7 +193,9 @@ class Gloo(InJax):
         def mapped(x, *turns):
             specs = (P("ranks"), *(P() for _ in turns))
             inner = lambda block, *rest: function(block[0], *rest)[None]  # noqa: E731
-            return jax.shard_map(inner, mesh=self._mesh, in_specs=specs, out_specs=P("ranks"), check_vma=False)(x, *turns)
+            return jax.shard_map(inner, mesh=self._mesh, in_specs=specs, out_specs=P("ranks"), check_vma=False)(
+                x, *turns
+            )
 
         return jax.jit(mapped, donate_argnums=0 if donate else ())
 
@@ -217,7 +218,10 @@ class Mpi4jax(InJax):
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
         super().__init__(self._comm.rank, ranks)
         self._calls = mpi4jax
-        self.versions |= {"mpi4jax": mpi4jax.__version__, "library": MPI.Get_library_version().splitlines()[0].strip("\0 ")[:60]}
+        self.versions |= {
+            "mpi4jax": mpi4jax.__version__,
+            "library": MPI.Get_library_version().splitlines()[0].strip("\0 ")[:60],
+        }
 
     def operation(self, case):
         calls, comm = self._calls, self._comm

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peers on plain buffers: our raw calls, MPI by mpi4py, and the machine's own floor. Runs in a peer's process."""
 
-import numpy as np
-
 import cases
+import numpy as np
 
 MODES = ("raw",)
 
@@ -11,11 +10,8 @@ MODES = ("raw",)
 class Raw:
     """Keeps input and output of the current case; a step is one blocking call into a warm output."""
 
-    note = ""
-    versions: dict = {}
-
     def __init__(self, rank, ranks):
-        self.rank, self.ranks = int(rank), ranks
+        self.rank, self.ranks, self.note, self.versions = int(rank), ranks, "", {}
         self._output = None
 
     def operations_per_call(self, mode):

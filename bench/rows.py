@@ -11,7 +11,22 @@ COLUMNS = (
     "peer", "mode", "operation", "bytes", "count", "dtype", "reduction", "ranks", "time_us", "algbw_gb_per_s", "busbw_gb_per_s",
     "wrong", "bound", "p50_us", "p99_us", "calls", "rounds", "quiet", "foreign", "note",
 )  # fmt: skip
-_HEADS = ("size", "count", "type", "redop", "operation", "peer", "mode", "time", "algbw", "busbw", "#wrong", "p50", "p99", "#calls")
+_HEADS = (
+    "size",
+    "count",
+    "type",
+    "redop",
+    "operation",
+    "peer",
+    "mode",
+    "time",
+    "algbw",
+    "busbw",
+    "#wrong",
+    "p50",
+    "p99",
+    "#calls",
+)
 _UNITS = ("(B)", "(elements)", "", "", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "")
 _WIDTHS = (12, 12, 9, 6, 15, 11, 12, 11, 8, 8, 7, 11, 11, 7)
 
@@ -86,10 +101,18 @@ def plot(rows, path):
     for axis, panel in zip(axes.flat, panels, strict=False):
         chosen = [row for row in rows if (row["operation"], row["dtype"], row["ranks"]) == panel]
         for peer, mode in dict.fromkeys((row["peer"], row["mode"]) for row in chosen):
-            points = sorted((row["bytes"], row["busbw_gb_per_s"]) for row in chosen if (row["peer"], row["mode"]) == (peer, mode))
+            points = sorted(
+                (row["bytes"], row["busbw_gb_per_s"]) for row in chosen if (row["peer"], row["mode"]) == (peer, mode)
+            )
             style = "-o" if peer.startswith("jhetcc") else "--." if peer in ("floor", "add") else ":s"
             axis.plot(*zip(*points, strict=True), style, label=f"{peer}, {mode}", markersize=3)
-        axis.set(xscale="log", yscale="log", title="{}, {}, {} ranks".format(*panel), xlabel="bytes", ylabel="bus bandwidth, GB/s")
+        axis.set(
+            xscale="log",
+            yscale="log",
+            title="{}, {}, {} ranks".format(*panel),
+            xlabel="bytes",
+            ylabel="bus bandwidth, GB/s",
+        )
         axis.grid(alpha=0.3)
         axis.legend(fontsize=6)
     for axis in list(axes.flat)[len(panels) :]:

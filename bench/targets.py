@@ -54,7 +54,9 @@ def report(rows):
             times[key] = row["p50_us"]
             if not row["quiet"]:
                 busy.add(key)
-    lines = [f"{'ranks':>5} {'size':>9}  {'ours':<24} {'us':>10}  {'best other':<24} {'us':>10} {'times':>6} {'wanted':>7}"]
+    lines = [
+        f"{'ranks':>5} {'size':>9}  {'ours':<24} {'us':>10}  {'best other':<24} {'us':>10} {'times':>6} {'wanted':>7}"
+    ]
     for target in TARGETS:
         ours = times.get((target.ours, target.mode, target.bytes, target.ranks))
         other = target.best_other(times)

@@ -49,7 +49,8 @@ class RawCall {
   void run(const std::vector<BufferTuple>& tuples) {
     std::vector<engine::Buffers> buffers;
     for (const auto& [input, input_bytes, output, output_bytes] : tuples) {
-      buffers.push_back({reinterpret_cast<const void*>(input), reinterpret_cast<void*>(output), input_bytes, output_bytes});
+      buffers.push_back(
+          {reinterpret_cast<const void*>(input), reinterpret_cast<void*>(output), input_bytes, output_bytes});
     }
     runReleased(buffers.data(), buffers.size());
   }
@@ -81,10 +82,12 @@ class RawCall {
 }  // namespace
 
 void bindRawCall(nb::module_& module) {
-  nb::class_<RawCall>(module, "RawCall", "One operation on one communicator, ready for blocking calls; fails once that was closed.")
+  nb::class_<RawCall>(module, "RawCall",
+                      "One operation on one communicator, ready for blocking calls; fails once that was closed.")
       .def("run", &RawCall::run, "buffers"_a, "A tuple for each local rank: address and bytes of input and output.")
       .def("run_one", &RawCall::runOne, "input"_a.none(), "output"_a.none(),
-           "For one local rank, on objects with contiguous buffers or None. False: a buffer does not fit, nothing was done.");
+           "For one local rank, on objects with contiguous buffers or None. False: a buffer does not fit, nothing was "
+           "done.");
   module.def(
       "raw_call",
       [](std::shared_ptr<Process> process, std::string_view communicator, std::string_view text) {

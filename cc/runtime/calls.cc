@@ -29,7 +29,8 @@ class Flag {
   const bool taken_;
 };
 
-// Grows whenever a name may mean another communicator than before; in all processes of this address space (tests have several).
+// Grows whenever a name may mean another communicator than before; in all processes of this address space (tests have
+// several).
 std::atomic<uint64_t> table_generation{1};
 
 /// The last calls of this thread, so that a program's operations are not looked up under locks each time.
@@ -46,9 +47,11 @@ thread_local std::array<RememberedCall, kRememberedCalls> remembered_calls;
 }  // namespace
 
 Status Process::forkedStatus(const std::string& text) const {
-  return Status(Kind::kUnavailable, Scope::kProcess, "forked",
-                text + ": this process is a fork of the one that called jhetcc.init(); connections and threads do not survive a "
-                       "fork. Call init() after forking, or use the spawn start method");
+  return Status(
+      Kind::kUnavailable, Scope::kProcess, "forked",
+      text +
+          ": this process is a fork of the one that called jhetcc.init(); connections and threads do not survive a "
+          "fork. Call init() after forking, or use the spawn start method");
 }
 
 void Process::forgetCalls() { table_generation.fetch_add(1); }
@@ -96,7 +99,8 @@ Result<Prepared> Process::prepareBlocking(std::string_view name, std::string_vie
 
 /// The ticket lives on the caller's stack: the operation must end first, which takes a bounded time.
 void Process::endInterrupted(const Call& call) {
-  const Status cause(Kind::kAborted, Scope::kCommunicator, "interrupted", call.command->text + " was interrupted by the user");
+  const Status cause(Kind::kAborted, Scope::kCommunicator, "interrupted",
+                     call.command->text + " was interrupted by the user");
   call.runner->withEngine([&](engine::Engine& engine) { engine.abortCommunicator(call.communicator, cause, {}); });
 }
 
@@ -106,7 +110,8 @@ Status Process::run(const Prepared& prepared, const engine::Buffers* buffers, si
   if (isForked()) return forkedStatus(prepared.commands->text);
   if (communicator.closed.load(std::memory_order_acquire)) {
     return Status(Kind::kAborted, Scope::kCommunicator, "closed",
-                  prepared.commands->text + ": \"" + communicator.name + "\" was closed or replaced by shrink(); use the new one");
+                  prepared.commands->text + ": \"" + communicator.name +
+                      "\" was closed or replaced by shrink(); use the new one");
   }
   Flag flag(communicator.in_blocking_call);
   if (!flag.isTaken()) {
@@ -134,8 +139,8 @@ Status Process::runMany(const Prepared& prepared, const engine::Buffers* buffers
   }
   if (calls.empty() || calls.size() != count) {
     return Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
-                  prepared.commands->text + ": " + std::to_string(count) + " buffers for " + std::to_string(calls.size()) +
-                      " local ranks of \"" + communicator.name + "\"; give one a rank");
+                  prepared.commands->text + ": " + std::to_string(count) + " buffers for " +
+                      std::to_string(calls.size()) + " local ranks of \"" + communicator.name + "\"; give one a rank");
   }
   std::deque<BlockingTicket> tickets;
   for (const Call& call : calls) tickets.emplace_back(call.runner, call.join, call.slot);
