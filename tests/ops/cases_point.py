@@ -6,23 +6,22 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import lax
-from per_rank import everyone, here, iota, only, per_rank
+from per_rank import everyone, here, iota, only, per_rank, processes
 
 import jhetcc.ops as jh
 from jhetcc.errors import BadArgumentError, Error
 
 EQUAL = np.testing.assert_array_equal
-one_rank_each = only(lambda comm: len(comm.local_ranks) == 1 and comm.size >= 2, "one rank a process, two or more")
+one_rank_each = only(lambda comm: comm.size == processes(comm) >= 2, "one rank a process, two or more")
 
 
 def me(comm):
     return comm.local_ranks[0]
 
 
+@only(lambda comm: comm.size == processes(comm), "peers are static: local ranks of one program would name the same one")
 def case_ring(comm):
     """sendrecv around a ring, forward and its gradient; a rank may be its own peer."""
-    if len(comm.local_ranks) > 1:
-        return  # peers are static: under shard_map all local ranks would name the same one; ppermute is the way
     n, x = comm.size, iota(comm, 5)
     to, from_ = (me(comm) + 1) % n, (me(comm) - 1) % n
     EQUAL(per_rank(comm, lambda y: jh.sendrecv(y, to, from_), x), here(comm, np.roll(x, 1, 0)))
@@ -38,10 +37,14 @@ def case_messages(comm):
     for k in range(rounds):
         sent = [np.arange(1000, dtype=np.float32) + 1e6 * i + k for i in range(count)]
         if me(comm) == 0:
-            per_rank(comm, lambda _, s=sent: (jh.send([jnp.asarray(v) for v in s], 1, tag=k), jnp.zeros(()))[1], iota(comm, 1))
+            per_rank(
+                comm,
+                lambda _, s=sent, k=k: (jh.send([jnp.asarray(v) for v in s], 1, tag=k), jnp.zeros(()))[1],
+                iota(comm, 1),
+            )
         elif me(comm) == 1:
             like = [jax.ShapeDtypeStruct((1000,), np.float32)] * count
-            got = per_rank(comm, lambda _, like=like: jh.recv(like, 0, tag=k), iota(comm, 1))
+            got = per_rank(comm, lambda _, like=like, k=k: jh.recv(like, 0, tag=k), iota(comm, 1))
             for value, want in zip(got, sent, strict=True):
                 EQUAL(value[0], want)
     for name in ("bfloat16", "int4", "float8_e5m2", "bool"):
@@ -119,7 +122,7 @@ def case_self_message(comm):
         raise AssertionError("a message to oneself was accepted")
 
 
-@only(lambda comm: comm.size == 4 and len(comm.local_ranks) == 2, "two processes of two devices")
+@only(lambda comm: comm.size == 4 and processes(comm) == 2, "two processes of two devices")
 def case_one_local_rank_sends(comm):
     """Under shard_map a branch on axis_index picks the local rank that sends, and the one that receives."""
 
@@ -177,7 +180,7 @@ def case_split_numbering(comm):
     part.close()
 
 
-@only(lambda comm: comm.size == 3 and len(comm.local_ranks) == 1, "three processes")
+@only(lambda comm: comm.size == processes(comm) == 3, "three processes")
 def case_overlapping_parts(comm):
     """C080: rank 1 is in both parts; sums and barriers in the same order."""
     left = comm.split(0 if me(comm) < 2 else -1, name="left")

@@ -18,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 
 import jhetcc.ops as jh
 
-__all__ = ["cases_of", "everyone", "here", "iota", "only", "per_rank", "same_everywhere"]
+__all__ = ["cases_of", "eagerly", "everyone", "here", "iota", "only", "per_rank", "processes", "same_everywhere"]
 
 
 def only(fits: Callable[[Any], bool], why: str) -> Callable[[Any], Any]:
-    """Marks a case that makes sense on some jobs only; ``case.fits(comm)`` asks it."""
+    """Marks a case that makes sense on some jobs only; ``case.fits(comm)`` asks it, with one answer for all processes."""
 
     def mark(case: Any) -> Any:
         case.fits, case.why = fits, why
@@ -44,6 +44,16 @@ def iota(comm: Any, *shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.stack(parts).astype(dtype)
 
 
+def processes(comm: Any) -> int:
+    """Number of processes of the job: the same everywhere, unlike what this one owns."""
+    return getattr(comm, "processes", None) or jh.axis_size("islands")
+
+
+def eagerly(comm: Any) -> Any:
+    """How to call without jit where that says which rank is meant, else with it; the operations are the same."""
+    return None if len(comm.devices) == 1 else jax.jit
+
+
 def here(comm: Any, everything: Any) -> Any:
     """The part of this process's ranks of something that leads with the ranks' dimension."""
     return jax.tree.map(lambda a: a[np.array(comm.local_ranks)], everything)
@@ -63,9 +73,7 @@ def _program(f: Callable[..., Any], devices: tuple[Any, ...], compile_with: Any,
     return (compile_with or jax.jit)(mapped)
 
 
-def per_rank(
-    comm: Any, f: Callable[..., Any], *everything: Any, compile_with: Any = jax.jit, vma: bool = False
-) -> Any:
+def per_rank(comm: Any, f: Callable[..., Any], *everything: Any, compile_with: Any = jax.jit, vma: bool = False) -> Any:
     """Runs ``f`` once on each rank of this process and stacks the results.
 
     Args:

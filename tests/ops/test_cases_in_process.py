@@ -12,7 +12,7 @@ class Shape:
     """What ``only`` may ask of a job."""
 
     def __init__(self, size):
-        self.size, self.local_ranks, self.devices = size, tuple(range(size)), (None,) * size
+        self.size, self.local_ranks, self.devices, self.processes = size, tuple(range(size)), (None,) * size, 1
 
 
 # The stand-in wire reduces as XLA does, where the core differs on purpose: NaN, signed zeros, rounding once.
