@@ -95,13 +95,15 @@ def input_of(case, rank):
 
 
 def expected(case, rank):
-    """What `rank` must get, in float64; None where it gets nothing to look at."""
+    """What `rank` must get, in float64 (integers in their own type); None where it gets nothing to look at."""
     name, n = case.operation, case.ranks
     if name == "barrier" or (name in ("reduce", "gather") and rank != 0) or (name == "send" and rank % 2 == 0):
         return None
 
+    is_integer = dtype_of(case.dtype).kind in "iu"  # integers wrap, as numpy's do
+
     def values(member):
-        return input_of(case, member).astype(np.float64)
+        return input_of(case, member) if is_integer else input_of(case, member).astype(np.float64)
 
     if name in REDUCING:
         combine = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}[case.reduction]
@@ -142,7 +144,7 @@ def count_wrong(case, rank, output):
     want = expected(case, rank)
     if want is None or output is None:
         return 0
-    got = np.asarray(output).astype(np.float64)
+    want, got = want.astype(np.float64), np.asarray(output).astype(np.float64)
     if got.shape != want.shape:
         return max(got.size, want.size)
     return int(np.count_nonzero(~(np.abs(got - want) <= bound(case) * np.abs(want))))

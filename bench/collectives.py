@@ -96,6 +96,7 @@ def all_cases(options, ranks):
         for reduction in options.reductions
         for size in options.sizes
     ]
+    found = [case for case in found if case.reduction != "mean" or cases.dtype_of(case.dtype).kind not in "iu"]
     return list(dict.fromkeys(found))  # rounding up and operations without a reduction make equals
 
 
@@ -257,7 +258,7 @@ def main(arguments=None):
         results.plot(found, options.plot)
     if file and not to_stdout:
         file.close()
-    sys.exit(1 if any(row["wrong"] for row in found) else 0)
+    sys.exit(1 if any(row["wrong"] and PEERS[row["peer"]].ours for row in found) else 0)
 
 
 if __name__ == "__main__":

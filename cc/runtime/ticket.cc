@@ -19,7 +19,7 @@ void Ticket::deliver(const Status& status) {
   status_ = status;
   // After the exchange a watching caller may free the ticket: touch nothing of it then.
   Runner* runner = runner_;
-  if (state_.exchange(kDone, std::memory_order_acq_rel) == kLeft) {
+  if (state_.exchange(kDone) == kLeft) {
     runner->enqueueCompletion(this);
   } else {
     runner->wakeWaiters();

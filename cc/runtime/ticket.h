@@ -22,7 +22,7 @@ class Ticket : public engine::Completion {
   void onDone(const Status& status) final;  ///< from the engine; goes through the join, if there is one
   void deliver(const Status& status);       ///< the final word
 
-  bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
+  bool done() const { return state_.load() == kDone; }
   const Status& status() const { return status_; }
   /// The caller stops watching. False: it is done already, take the status.
   bool leave();

@@ -82,7 +82,7 @@ def test_inside_programs(tmp_path):
 
 
 @pytest.mark.parametrize("operation", cases.OPERATIONS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_a_wrong_element_is_counted(operation, dtype):
     case = cases.Case.make(operation, 400, dtype, "sum", 2)
     want = cases.expected(case, 1)
@@ -97,7 +97,7 @@ def test_a_wrong_element_is_counted(operation, dtype):
     got = want.astype(cases.dtype_of(dtype))
     assert got.shape == case.output_shape
     assert cases.count_wrong(case, rank, got) == 0
-    got.flat[3] = np.nan
+    got.flat[3] = np.nan if got.dtype.kind == "f" else got.flat[3] + 1
     got.flat[5] += 1
     assert cases.count_wrong(case, rank, got) == 2
 
