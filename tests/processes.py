@@ -216,7 +216,7 @@ class Running:
         for outcome, worker in zip(self.outcomes, self.pool.workers, strict=True):
             state = "under way" if outcome.index in self._open else outcome.error or f"done: {outcome.value!r:.200}"
             report.append(f"--- process {outcome.index} (pid {worker.pid}): {state}\n{outcome.output}{worker.stacks()}"[-OUTPUT_SHOWN:])
-        self.pool.close()
+        self.pool.kill()
         raise Failure("\n".join(report))
 
 
@@ -302,12 +302,17 @@ class Pool:
                 worker = Worker(index, devices, self.extra, self.folder.name)
             self.workers.append(worker)
 
-    def close(self) -> None:
-        """Kills every process; nothing is left."""
+    def kill(self) -> None:
+        """Kills every process; the next case gets new ones."""
         for worker in self.workers:
             worker.end()
         self.workers = []
         self._world = None
+
+    def close(self) -> None:
+        """Kills every process; nothing is left."""
+        self.kill()
+        self.folder.cleanup()
 
 
 @dataclass
