@@ -133,7 +133,9 @@ def guard_batched_cond(refuse: Callable[[], Exception]) -> None:
 class Placement:
     """Where a program being lowered runs: the devices, and which of its mesh axes are manual."""
 
-    def __init__(self, platforms: tuple[str, ...], count: int, devices: tuple[Any, ...] | None, mesh: Any, manual: bool):
+    def __init__(
+        self, platforms: tuple[str, ...], count: int, devices: tuple[Any, ...] | None, mesh: Any, manual: bool
+    ):
         self.platforms = platforms
         self.count = count
         self.devices = devices
@@ -157,7 +159,9 @@ def placement(context: Any) -> Placement:
     return Placement(platforms, axis_context.num_devices, axis_context.device_assignment, None, False)
 
 
-def lower_ordered(context: Any, target: str, operands: Sequence[Any], attributes: dict[str, Any], alias: bool) -> list[Any]:
+def lower_ordered(
+    context: Any, target: str, operands: Sequence[Any], attributes: dict[str, Any], alias: bool
+) -> list[Any]:
     """Emits an FFI call that takes and gives the order token before its operands and results."""
     rule = jax.ffi.ffi_lowering(target, has_side_effect=True, operand_output_aliases={1: 1} if alias else None)
     token = context.tokens_in.get(EFFECT)
@@ -187,6 +191,11 @@ def _lower_body(context: Any, *operands: Any, jaxpr: Any) -> Sequence[Any]:
     if outer:
         context.set_tokens_out(context.tokens_in.update_tokens(tokens.subset(tuple(outer))))
     return results
+
+
+def lower_pure(context: Any, target: str, attributes: dict[str, Any]) -> Sequence[Any]:
+    """Emits an FFI call without operands or effects."""
+    return jax.ffi.ffi_lowering(target)(context, **attributes)
 
 
 def install_program_order() -> None:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue of fixed size that never blocks: many writers, many readers (Vyukov's array queue, one sequence number a cell).
+// A queue of fixed size that never blocks: many writers, many readers (Vyukov's array queue, one sequence number a
+// cell).
 #pragma once
 
 #include <atomic>

@@ -76,8 +76,8 @@ void deliver(LogLine line) {
 }
 
 LogLine repeatLine(uint64_t repeats) {
-  return LogLine{LogLevel::kInfo, "log", "the line before came " + std::to_string(repeats) + " more times", realTimeNs(),
-                 repeats};
+  return LogLine{LogLevel::kInfo, "log", "the line before came " + std::to_string(repeats) + " more times",
+                 realTimeNs(), repeats};
 }
 
 }  // namespace
@@ -99,8 +99,9 @@ Status setLogSpec(std::string_view text) {
     if (!level.isOk()) return level.status();
     if ((is_general && has_general) || (!is_general && topic.empty())) {
       return Status(Kind::kBadArgument, Scope::kCall, "log_spec",
-                    "log spec part '" + std::string(part) + "' is not understood; write one level and levels by topic, "
-                    "as in info,rail=debug");
+                    "log spec part '" + std::string(part) +
+                        "' is not understood; write one level and levels by topic, "
+                        "as in info,rail=debug");
     }
     if (is_general) {
       spec->general = level.value();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quiet logging: lines go into a bounded queue that nobody waits for (or to a sink), and only where a spec allows. Any thread.
+// Quiet logging: lines go into a bounded queue that nobody waits for (or to a sink), and only where a spec allows. Any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,10 @@ const char* levelName(LogLevel level);
 
 struct LogLine {
   LogLevel level = LogLevel::kOff;
-  std::string topic;       ///< the room: "net", "rail"
+  std::string topic;  ///< the room: "net", "rail"
   std::string text;
-  int64_t time_ns = 0;     ///< CLOCK_REALTIME
-  uint64_t repeats = 0;    ///< not 0: this line stands for so many further copies of the line before
+  int64_t time_ns = 0;   ///< CLOCK_REALTIME
+  uint64_t repeats = 0;  ///< not 0: this line stands for so many further copies of the line before
 };
 
 constexpr size_t kLogLinesMax = 1024;
@@ -46,8 +47,8 @@ uint64_t droppedLogLines();
 }  // namespace jhetcc
 
 /// JHETCC_LOG(kInfo, "net", "listening on " + address.text()): the text is built only if it is wanted.
-#define JHETCC_LOG(level, topic, text)                                 \
-  do {                                                                 \
-    if (::jhetcc::isLogged(::jhetcc::LogLevel::level, topic))          \
-      ::jhetcc::logLine(::jhetcc::LogLevel::level, topic, text);       \
+#define JHETCC_LOG(level, topic, text)                           \
+  do {                                                           \
+    if (::jhetcc::isLogged(::jhetcc::LogLevel::level, topic))    \
+      ::jhetcc::logLine(::jhetcc::LogLevel::level, topic, text); \
   } while (0)

@@ -5,9 +5,12 @@
 #include <functional>
 #include <thread>
 
+#include "base/status.h"
+
 namespace jhetcc {
 
-/// `name` has at most 15 characters. The body must not let an exception out.
-std::thread startThread(const char* name, std::function<void()> body);
+/// `name` has at most 15 characters and outlives the call's thread (a literal). The body must not let an exception out.
+/// kResource if the system gives no thread.
+Result<std::thread> startThread(const char* name, std::function<void()> body);
 
 }  // namespace jhetcc

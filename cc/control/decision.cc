@@ -120,9 +120,7 @@ void Decision::beat(int64_t now_ns) {
   }
 }
 
-bool Decision::isWaitedFor(int member) const {
-  return hooks_.takes_part(member) && !hooks_.is_gone(member);
-}
+bool Decision::isWaitedFor(int member) const { return hooks_.takes_part(member) && !hooks_.is_gone(member); }
 
 void Decision::tryPropose(int64_t now_ns) {
   if (!leading_ || proposed_ || has_value_) return;

@@ -2,17 +2,17 @@
 // One value for all members, fixed by one of them, however many die or stall meanwhile. Passive: no I/O, no threads.
 //
 // Ballots are numbered; ballot b is led by member b mod n, so a take-over is the next ballot and ballots only rise.
-// A member PROMISES the highest ballot it heard of, reports to its leader (with any value it accepted), and takes no value of a
-// lower one. The leader gathers the reports of all who take part, proposes the value accepted under the highest ballot,
-// else a new one, and shows it to itself only after everyone who had reported has acknowledged; if one of them falls silent, it
-// gathers once more, in its next own ballot.
+// A member PROMISES the highest ballot it heard of, reports to its leader (with any value it accepted), and takes no
+// value of a lower one. The leader gathers the reports of all who take part, proposes the value accepted under the
+// highest ballot, else a new one, and shows it to itself only after everyone who had reported has acknowledged; if one
+// of them falls silent, it gathers once more, in its next own ballot.
 //
-// Guaranteed: among members that answer each other in time, one value. Proof: let d propose V at ballot b, and d' > d in ballot
-// b'. A member m that reported in both: if it took V before it promised b', its report carries V and d' proposes V (or a value of a
-// ballot between, for which the same holds); else it refuses V, for b < b'. d itself answers b' in the same way, carries V, and never
-// shows V to its caller once it promised b'. So two values need a member that took one and then stayed silent for
-// the whole gathering of the other: that member is named lost by the other value. A partition gives one value a side, and
-// each names the other side lost.
+// Guaranteed: among members that answer each other in time, one value. Proof: let d propose V at ballot b, and d' > d
+// in ballot b'. A member m that reported in both: if it took V before it promised b', its report carries V and d'
+// proposes V (or a value of a ballot between, for which the same holds); else it refuses V, for b < b'. d itself
+// answers b' in the same way, carries V, and never shows V to its caller once it promised b'. So two values need a
+// member that took one and then stayed silent for the whole gathering of the other: that member is named lost by the
+// other value. A partition gives one value a side, and each names the other side lost.
 #pragma once
 
 #include <cstdint>
@@ -84,11 +84,11 @@ class Decision {
   const int64_t silence_ns_;
   const Hooks hooks_;
   bool waiting_ = false, leading_ = false, proposed_ = false, has_value_ = false, has_promise_ = false;
-  bool repeated_ = false;           // my report was sent a second time
-  uint32_t promised_ = 0;           // highest ballot heard of
-  uint32_t accepted_ballot_ = 0;    // 1 + ballot of accepted_; 0: none
+  bool repeated_ = false;         // my report was sent a second time
+  uint32_t promised_ = 0;         // highest ballot heard of
+  uint32_t accepted_ballot_ = 0;  // 1 + ballot of accepted_; 0: none
   std::string accepted_;
-  std::vector<bool> silent_;        // leaders that did not answer
+  std::vector<bool> silent_;                   // leaders that did not answer
   std::vector<bool> answered_, acknowledged_;  // leader: of my ballot
   int64_t lead_since_ns_ = 0, beat_ns_ = 0, proposed_ns_ = 0, heard_ns_ = 0;
 };

@@ -15,7 +15,8 @@ namespace jhetcc::control {
 namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr uint8_t kMagic = 0x4d;
-// Eight silences fit into confirm_ns: a dead decider costs one, gathering gets what is left, two are for the last messages.
+// Eight silences fit into confirm_ns: a dead decider costs one, gathering gets what is left, two are for the last
+// messages.
 constexpr int64_t kSilencesPerConfirm = 8;
 constexpr int kStallsMax = 4;  // forgiven; a process that is stopped all the time must end too
 }  // namespace
@@ -64,7 +65,9 @@ void Membership::makeVerdictDecision() {
     const Verdict verdict = composeVerdict({config_, evidence_, answered, gone_reasons_, gathered_ns});
     return encodeVerdict(verdict, static_cast<size_t>(size_));
   };
-  hooks.is_valid = [this](std::string_view value) { return decodeVerdict(value, static_cast<size_t>(size_)).has_value(); };
+  hooks.is_valid = [this](std::string_view value) {
+    return decodeVerdict(value, static_cast<size_t>(size_)).has_value();
+  };
   hooks.adopt = [this](const std::string& value) { adoptVerdict(value); };
   verdict_decision_ = std::make_unique<Decision>(config_.self, size_, silence_ns_, std::move(hooks));
 }
@@ -72,14 +75,14 @@ void Membership::makeVerdictDecision() {
 bool Membership::isGone(int member) const { return !gone_reasons_[static_cast<size_t>(member)].isOk(); }
 
 bool Membership::isOut(int member) const {
-  return agreed_ && agreed_->confirmed && std::find(agreed_->lost.begin(), agreed_->lost.end(), member) != agreed_->lost.end();
+  return agreed_ && agreed_->confirmed &&
+         std::find(agreed_->lost.begin(), agreed_->lost.end(), member) != agreed_->lost.end();
 }
 
 bool Membership::isDoubtful(int member) const {
   const auto i = static_cast<size_t>(member);
-  return std::any_of(evidence_.begin(), evidence_.end(), [&](const auto& known) {
-    return known && (known->gone[i] || known->accused[i]);
-  });
+  return std::any_of(evidence_.begin(), evidence_.end(),
+                     [&](const auto& known) { return known && (known->gone[i] || known->accused[i]); });
 }
 
 int Membership::firstDecider() const {
@@ -109,8 +112,8 @@ void Membership::send(int to, Channel channel, const std::string& body) {
   send_(to, std::move(message));
 }
 
-// Timers measure time in which this process ran. Where ticks are overdue it was stopped, and what the others sent meanwhile
-// waits unread: everything is put off, so that it is read before anybody is called silent.
+// Timers measure time in which this process ran. Where ticks are overdue it was stopped, and what the others sent
+// meanwhile waits unread: everything is put off, so that it is read before anybody is called silent.
 void Membership::noteTime(int64_t now_ns) {
   const int64_t due = std::max(last_ns_, std::min(nextTickNs(), now_ns));
   const int64_t late = now_ns - due;
@@ -191,8 +194,9 @@ void Membership::onMessage(int from, const void* data, size_t size, int64_t now_
   } else if (channel == Channel::kOut && body.empty()) {
     if (joined_ && !survivors_) {
       finishShrink(Status(Kind::kDisconnected, Scope::kProcess, "shrink_left_out",
-                          "shrink() of \"" + config_.communicator + "\": the other ranks had declared this rank lost and go on "
-                          "without it; init() again"));
+                          "shrink() of \"" + config_.communicator +
+                              "\": the other ranks had declared this rank lost and go on "
+                              "without it; init() again"));
     }
   } else {
     understood = false;
@@ -210,7 +214,8 @@ void Membership::adoptVerdict(const std::string& value) {
   makeShrinkDecision();
 }
 
-// Nobody fixed a verdict in time: what this member knows itself, marked so. A verdict that comes later only serves shrink().
+// Nobody fixed a verdict in time: what this member knows itself, marked so. A verdict that comes later only serves
+// shrink().
 void Membership::giveUp() {
   Verdict verdict;
   Status cause = cause_;
@@ -218,7 +223,8 @@ void Membership::giveUp() {
     if (!known || known->cause.isOk()) continue;
     if (cause.isOk() || causeOrder(known->cause) < causeOrder(cause)) cause = known->cause;
   }
-  if (cause.isOk()) cause = Status(Kind::kDisconnected, Scope::kRank, "peer_lost", "another rank ended the communicator");
+  if (cause.isOk())
+    cause = Status(Kind::kDisconnected, Scope::kRank, "peer_lost", "another rank ended the communicator");
   verdict.status = unconfirmedStatus(config_, cause);
   for (int member = 0; member < size_; ++member) {
     if (isGone(member)) verdict.lost.push_back(member);
@@ -240,8 +246,9 @@ void Membership::tick(int64_t now_ns) {
   if (shrink_decision_) shrink_decision_->tick(now_ns);
   if (joined_ && !survivors_ && shrink_failure_.isOk() && now_ns >= join_deadline_ns_) {
     finishShrink(Status(Kind::kTimeout, Scope::kCommunicator, "shrink_failed",
-                        "shrink() of \"" + config_.communicator + "\": no agreement on who goes on before the deadline; call it "
-                        "again on every remaining rank, or init() again"));
+                        "shrink() of \"" + config_.communicator +
+                            "\": no agreement on who goes on before the deadline; call it "
+                            "again on every remaining rank, or init() again"));
     shrink_decision_->refresh(now_ns);  // whoever leads must not count on this member any more
   }
 }

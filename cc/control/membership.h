@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How one communicator ends, seen from one of its members: suspicion, reports, one verdict for all; then shrink.
-// Passive: fed with events and time, asked for messages. No I/O, no threads, so the simulator can play it by the hundred.
+// Passive: fed with events and time, asked for messages. No I/O, no threads, so the simulator can play it by the
+// hundred.
 //
-// Abort: any evidence is told to all with a Report; whoever hears it stops starting operations and reports to the decider (lowest
-// index not suspected), which fixes one verdict. Shrink: members that ask are gathered the same way. Both are one Decision each;
-// what is guaranteed when deciders die, stall or race is written and argued in decision.h.
+// Abort: any evidence is told to all with a Report; whoever hears it stops starting operations and reports to the
+// decider (lowest index not suspected), which fixes one verdict. Shrink: members that ask are gathered the same way.
+// Both are one Decision each; what is guaranteed when deciders die, stall or race is written and argued in decision.h.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +24,16 @@ struct Evidence;
 
 /// What a member did last; the verdict quotes every member's.
 struct Report {
-  uint64_t started = 0;        ///< operations started on this communicator
-  uint64_t finished = 0;       ///< operations finished
-  std::string operation;       ///< text of the last one started, e.g. "#12 psum(f32[8,4])"; empty before the first
-  std::string elsewhere;       ///< operation this rank is in on another communicator, if any
+  uint64_t started = 0;   ///< operations started on this communicator
+  uint64_t finished = 0;  ///< operations finished
+  std::string operation;  ///< text of the last one started, e.g. "#12 psum(f32[8,4])"; empty before the first
+  std::string elsewhere;  ///< operation this rank is in on another communicator, if any
 };
 
 struct MembershipConfig {
-  std::string communicator;            ///< name, for texts
-  uint64_t epoch = 0;                  ///< of this communicator; survivors get epoch + 1; messages of others change nothing
-  int self = 0;                        ///< my index within the communicator
+  std::string communicator;  ///< name, for texts
+  uint64_t epoch = 0;        ///< of this communicator; survivors get epoch + 1; messages of others change nothing
+  int self = 0;              ///< my index within the communicator
   std::vector<int32_t> world_ranks;    ///< index -> world rank
   std::vector<std::string> places;     ///< index -> "host:pid", for texts
   int64_t gather_ns = 1'000'000'000;   ///< the decider waits this long for reports
@@ -41,8 +42,8 @@ struct MembershipConfig {
 
 /// The end of a communicator. Equal on all members that hold a confirmed one.
 struct Verdict {
-  Status status;                ///< the error every operation of the communicator ends with
-  std::vector<int32_t> lost;    ///< indexes that are gone or silent; empty after a mismatch or a user's abort
+  Status status;              ///< the error every operation of the communicator ends with
+  std::vector<int32_t> lost;  ///< indexes that are gone or silent; empty after a mismatch or a user's abort
   bool confirmed = false;
 };
 
@@ -61,9 +62,9 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   /// Local evidence. `suspects`: indexes thought lost. The first evidence starts the abort; later evidence is merged.
-  /// Codes of causes with a text of their own: peer_lost, left, operation_timeout, mismatch, wait_cycle, aborted; any other
-  /// is a failure of this member. Of several causes the one nearer to the root names the verdict, in the order mismatch,
-  /// wait_cycle, aborted, failure, peer_lost, left, operation_timeout.
+  /// Codes of causes with a text of their own: peer_lost, left, operation_timeout, mismatch, wait_cycle, aborted; any
+  /// other is a failure of this member. Of several causes the one nearer to the root names the verdict, in the order
+  /// mismatch, wait_cycle, aborted, failure, peer_lost, left, operation_timeout.
   void suspect(const Status& cause, const std::vector<int32_t>& suspects, int64_t now_ns);
   /// A peer's connection is gone (with the exact text). While nothing needs it this only marks the peer.
   void peerGone(int member, const Status& why, int64_t now_ns);
@@ -78,8 +79,8 @@ class Membership {
   /// Tells a member that still talks on this ended communicator what the verdict was. Nothing before there is one.
   void remind(int member);
 
-  /// After a verdict: ask to go on with whoever else asks. Result by survivors() or shrinkFailure() before the deadline.
-  /// May be called again after a failure by deadline.
+  /// After a verdict: ask to go on with whoever else asks. Result by survivors() or shrinkFailure() before the
+  /// deadline. May be called again after a failure by deadline.
   void beginShrink(int64_t deadline_ns, int64_t now_ns);
   const std::optional<Survivors>& survivors() const { return survivors_; }
   const Status& shrinkFailure() const { return shrink_failure_; }
@@ -123,7 +124,8 @@ class Membership {
   std::vector<std::optional<Evidence>> evidence_;
   std::vector<bool> reminded_;
   std::optional<Verdict> verdict_;  ///< what this member raises
-  std::optional<Verdict> agreed_;   ///< what was decided; differs from verdict_ only where that is unconfirmed or names me lost
+  std::optional<Verdict>
+      agreed_;  ///< what was decided; differs from verdict_ only where that is unconfirmed or names me lost
 
   bool joined_ = false;
   int64_t join_deadline_ns_ = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of Membership: who goes on after a verdict. The leader need not ask for itself: it gathers for those who do.
+// The second half of Membership: who goes on after a verdict. The leader need not ask for itself: it gathers for those
+// who do.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -84,12 +85,14 @@ void Membership::adoptSurvivors(const std::string& value) {
     shrink_failure_ = Status(Kind::kDisconnected, Scope::kProcess, "shrink_left_out",
                              leftOutText(config_.communicator, "this rank asked after the others had agreed"));
   } else if (!joined_) {
-    // Counted in, but its own deadline passed first. The new communicator's birth fails on the others, by its own deadline.
+    // Counted in, but its own deadline passed first. The new communicator's birth fails on the others, by its own
+    // deadline.
     shrink_failure_ = Status(Kind::kTimeout, Scope::kProcess, "shrink_left_out",
                              leftOutText(config_.communicator, "the agreement came after this rank's deadline"));
   } else if (survivors.members.size() == 1 && !(agreed_ && agreed_->confirmed)) {
-    shrink_failure_ = Status(Kind::kDisconnected, Scope::kProcess, "shrink_failed",
-                             leftOutText(config_.communicator, "no other rank answered, so they may have given up on this one"));
+    shrink_failure_ =
+        Status(Kind::kDisconnected, Scope::kProcess, "shrink_failed",
+               leftOutText(config_.communicator, "no other rank answered, so they may have given up on this one"));
   } else {
     survivors_ = std::move(survivors);
   }
@@ -100,8 +103,9 @@ void Membership::beginShrink(int64_t deadline_ns, int64_t now_ns) {
   noteTime(now_ns);
   if (joined_ || survivors_) return;
   if (!verdict_) {
-    shrink_failure_ = Status(Kind::kBadArgument, Scope::kCall, "shrink_before_verdict",
-                             "shrink() of \"" + config_.communicator + "\", which has not ended; call it after an error");
+    shrink_failure_ =
+        Status(Kind::kBadArgument, Scope::kCall, "shrink_before_verdict",
+               "shrink() of \"" + config_.communicator + "\", which has not ended; call it after an error");
     return;
   }
   if (isOut(config_.self)) {

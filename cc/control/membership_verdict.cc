@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kGroupsMax = 8;
 constexpr size_t kRangesMax = 8;
 constexpr size_t kReasonBytesMax = 300;
-constexpr const char* kOver = "the communicator has ended: call shrink() to go on with whoever is left, or init() again";
+constexpr const char* kOver =
+    "the communicator has ended: call shrink() to go on with whoever is left, or init() again";
 
 using Members = std::vector<int32_t>;
 
@@ -59,7 +60,8 @@ class Composer {
     } else if (code == "aborted") {
       verdict.status = ended(Kind::kAborted, "was aborted by ");
     } else if (code == "wait_cycle") {
-      verdict.status = Status(Kind::kMismatch, Scope::kCommunicator, code, cause_.message() + "; " + kOver, cause_.ranks());
+      verdict.status =
+          Status(Kind::kMismatch, Scope::kCommunicator, code, cause_.message() + "; " + kOver, cause_.ranks());
     } else if (isLoss(cause_) || (code == "operation_timeout" && !lostMembers().empty())) {
       verdict.status = peerLost();
       verdict.lost = lostMembers();
@@ -80,7 +82,9 @@ class Composer {
 
  private:
   int32_t rank(size_t member) const { return in_.config.world_ranks[member]; }
-  std::string named(size_t member) const { return "rank " + std::to_string(rank(member)) + " (" + in_.config.places[member] + ")"; }
+  std::string named(size_t member) const {
+    return "rank " + std::to_string(rank(member)) + " (" + in_.config.places[member] + ")";
+  }
   std::vector<int32_t> ranksOf(const Members& members) const {
     std::vector<int32_t> ranks;
     for (const int32_t member : members) ranks.push_back(rank(static_cast<size_t>(member)));
@@ -111,8 +115,8 @@ class Composer {
     return text;
   }
 
-  // Who did not answer is lost. Two that answered but whose connection broke cannot both go on: the one with more broken
-  // connections is lost, then the accused (it may have died since it answered), then the higher index.
+  // Who did not answer is lost. Two that answered but whose connection broke cannot both go on: the one with more
+  // broken connections is lost, then the accused (it may have died since it answered), then the higher index.
   void findLost() {
     std::vector<std::pair<size_t, size_t>> broken;
     for (size_t a = 0; a < size_; ++a) {
@@ -189,7 +193,9 @@ class Composer {
     }
     return operation.empty() ? "no operation was in flight" : "in flight was " + operation;
   }
-  std::string communicator() const { return std::string("\"").append(truncated(in_.config.communicator, 100)).append("\""); }
+  std::string communicator() const {
+    return std::string("\"").append(truncated(in_.config.communicator, 100)).append("\"");
+  }
 
   Status mismatch() const {
     Groups calls;
@@ -210,7 +216,8 @@ class Composer {
     std::string text = "collective mismatch on " + communicator();
     if (number_ >= 0) text += " at #" + std::to_string(number_);
     text += ": " + joined(calls, " ", true);
-    if (calls.all.size() == 1) text += "; " + named(reporter_) + " found: " + truncated(cause_.message(), kReasonBytesMax);
+    if (calls.all.size() == 1)
+      text += "; " + named(reporter_) + " found: " + truncated(cause_.message(), kReasonBytesMax);
     text += "; every rank must issue the same operations in the same order; " + std::string(kOver);
     std::vector<int32_t> blamed = cause_.ranks();
     if (blamed.empty()) blamed = minority(calls);
@@ -231,8 +238,8 @@ class Composer {
   }
 
   Status ended(Kind kind, const char* verb) const {
-    const std::string text = "communicator " + communicator() + " " + verb + named(reporter_) + ": " + cause_.message() +
-                             "; " + inFlight() + "; " + progress() + "; " + kOver;
+    const std::string text = "communicator " + communicator() + " " + verb + named(reporter_) + ": " +
+                             cause_.message() + "; " + inFlight() + "; " + progress() + "; " + kOver;
     return Status(kind, Scope::kCommunicator, cause_.code(), text, {rank(reporter_)});
   }
 
@@ -242,7 +249,8 @@ class Composer {
       if (i == member || !in_.evidence[i]) continue;
       const Evidence& evidence = *in_.evidence[i];
       const std::vector<int32_t>& named = evidence.cause.ranks();
-      if (isLoss(evidence.cause) && evidence.accused[member] && (named.empty() || std::count(named.begin(), named.end(), rank(member)))) {
+      if (isLoss(evidence.cause) && evidence.accused[member] &&
+          (named.empty() || std::count(named.begin(), named.end(), rank(member)))) {
         return truncated(evidence.cause.message(), kReasonBytesMax) + " (seen by rank " + std::to_string(rank(i)) + ")";
       }
       size_t position = 0;
@@ -250,9 +258,11 @@ class Composer {
       if (evidence.gone[member] && position < evidence.reasons.size()) {
         return evidence.reasons[position] + " (seen by rank " + std::to_string(rank(i)) + ")";
       }
-      if (evidence.gone[member] || evidence.accused[member]) return "its connection to rank " + std::to_string(rank(i)) + " broke";
+      if (evidence.gone[member] || evidence.accused[member])
+        return "its connection to rank " + std::to_string(rank(i)) + " broke";
     }
-    return "did not answer within " + seconds(in_.gathered_ns) + ", though its connection is up (stopped, or out of reach)";
+    return "did not answer within " + seconds(in_.gathered_ns) +
+           ", though its connection is up (stopped, or out of reach)";
   }
 
   Status peerLost() const {
@@ -286,13 +296,17 @@ class Composer {
         unfinished.push_back(static_cast<int32_t>(i));
       }
     }
-    std::string text = "operation timeout on " + communicator() + " in " + in_.evidence[reporter_]->report.operation + ": ";
+    std::string text =
+        "operation timeout on " + communicator() + " in " + in_.evidence[reporter_]->report.operation + ": ";
     if (!missing.empty()) {
-      text += named(missing) + " did not arrive, though " + (missing.size() == 1 ? "its connection is" : "their connections are") + " up; ";
+      text += named(missing) + " did not arrive, though " +
+              (missing.size() == 1 ? "its connection is" : "their connections are") + " up; ";
     }
     if (!unfinished.empty()) text += ranksText(ranksOf(unfinished)) + " started it and did not finish; ";
     text += truncated(cause_.message(), kReasonBytesMax) + "; " + progress() +
-            "; if a rank was only slow, raise operation_timeout (JHETCC_OPERATION_TIMEOUT), else find out why it did not come; " + kOver;
+            "; if a rank was only slow, raise operation_timeout (JHETCC_OPERATION_TIMEOUT), else find out why it did "
+            "not come; " +
+            kOver;
     std::vector<int32_t> blamed = missing.empty() ? cause_.ranks() : ranksOf(missing);
     return Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", text, blamed);
   }
@@ -326,7 +340,8 @@ std::string ranksText(std::vector<int32_t> ranks) {
 }
 
 int causeOrder(const Status& cause) {
-  static const char* const kCodes[] = {"mismatch", "wait_cycle", "aborted", "", "peer_lost", "left", "operation_timeout"};
+  static const char* const kCodes[] = {"mismatch",  "wait_cycle", "aborted",          "",
+                                       "peer_lost", "left",       "operation_timeout"};
   constexpr int kOther = 3;
   for (int i = 0; i < static_cast<int>(std::size(kCodes)); ++i) {
     if (cause.code() == kCodes[i]) return i;
@@ -345,11 +360,12 @@ Status unconfirmedStatus(const MembershipConfig& config, const Status& cause) {
 
 Status givenUpStatus(const MembershipConfig& config, const Status& verdict) {
   const std::string self = std::to_string(config.world_ranks[static_cast<size_t>(config.self)]);
-  return Status(verdict.kind(), verdict.scope(), verdict.code(),
-                "the other ranks of \"" + config.communicator + "\" gave up on this rank (" + self +
-                    "): it was stopped or out of reach; they go on without it, so only init() brings it back; their verdict: " +
-                    verdict.message(),
-                verdict.ranks());
+  return Status(
+      verdict.kind(), verdict.scope(), verdict.code(),
+      "the other ranks of \"" + config.communicator + "\" gave up on this rank (" + self +
+          "): it was stopped or out of reach; they go on without it, so only init() brings it back; their verdict: " +
+          verdict.message(),
+      verdict.ranks());
 }
 
 }  // namespace jhetcc::control

@@ -24,7 +24,8 @@ void Writer::text(std::string_view value, size_t max) {
 void Writer::bits(const std::vector<bool>& set) {
   for (size_t begin = 0; begin < set.size(); begin += 8) {
     uint8_t byte = 0;
-    for (size_t i = begin; i < std::min(begin + 8, set.size()); ++i) byte |= static_cast<uint8_t>(set[i] << (i - begin));
+    for (size_t i = begin; i < std::min(begin + 8, set.size()); ++i)
+      byte |= static_cast<uint8_t>(set[i] << (i - begin));
     u8(byte);
   }
 }

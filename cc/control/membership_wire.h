@@ -66,9 +66,9 @@ std::string truncated(std::string_view text, size_t max);
 /// What one member knows when a communicator ends.
 struct Evidence {
   Report report;
-  Status cause;                ///< ok where the member only heard of it
-  std::vector<bool> accused;   ///< whose connection is said to have broken; not those that are merely late
-  std::vector<bool> gone;      ///< whose connection ended here
+  Status cause;                      ///< ok where the member only heard of it
+  std::vector<bool> accused;         ///< whose connection is said to have broken; not those that are merely late
+  std::vector<bool> gone;            ///< whose connection ended here
   std::vector<std::string> reasons;  ///< of the first few in `gone`, ascending; exact texts
 };
 

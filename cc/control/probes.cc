@@ -14,7 +14,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr uint8_t kMagic = 0x57;
 constexpr size_t kHopsMax = 64;
 constexpr size_t kTextBytesMax = 96;      // 64 hops of it fit into one message
-constexpr size_t kNamedMax = 16;         // ranks of a cycle that the text names
+constexpr size_t kNamedMax = 16;          // ranks of a cycle that the text names
 constexpr size_t kInitiatorsMax = 65536;  // remembered; far beyond any job
 static_assert(11 + kHopsMax * (4 + 8 + 8 + 2 + kTextBytesMax) <= kMessageBytesMax);
 }  // namespace
@@ -87,7 +87,8 @@ void WaitProbes::onProbe(uint64_t number, std::vector<Hop> path, int64_t now_ns)
   if (!now_in || now_in->instance == waited_for) return;
   if (path[0].rank == config_.self) {
     // Only the latest probe, and only while this rank never left the operation it was sent about.
-    if (number != number_ || probed_ != now_in->instance || path[0].instance != now_in->instance || path.size() < 2) return;
+    if (number != number_ || probed_ != now_in->instance || path[0].instance != now_in->instance || path.size() < 2)
+      return;
     report(path, now_in->instance);
     std::vector<int32_t> ranks;
     for (const Hop& hop : path) ranks.push_back(hop.rank);
@@ -111,7 +112,8 @@ void WaitProbes::onCycle(const std::vector<Hop>& path) {
 // The same text whoever found it first: it begins with the lowest rank.
 void WaitProbes::report(const std::vector<Hop>& path, const Instance& instance) {
   if (!found_.isOk() && found_instance_ == instance) return;
-  const auto lowest = std::min_element(path.begin(), path.end(), [](const Hop& a, const Hop& b) { return a.rank < b.rank; });
+  const auto lowest =
+      std::min_element(path.begin(), path.end(), [](const Hop& a, const Hop& b) { return a.rank < b.rank; });
   std::vector<Hop> cycle(lowest, path.end());
   cycle.insert(cycle.end(), path.begin(), lowest);
   std::string text = "wait cycle between communicators: ";
@@ -121,7 +123,8 @@ void WaitProbes::report(const std::vector<Hop>& path, const Instance& instance) 
     if (i == kNamedMax) text += std::to_string(cycle.size() - i) + " more ranks, and back to the first; ";
     if (i >= kNamedMax) continue;
     const Hop& next = cycle[(i + 1) % cycle.size()];
-    text += "rank " + std::to_string(cycle[i].rank) + " is in " + cycle[i].text + " and waits for rank " + std::to_string(next.rank) + "; ";
+    text += "rank " + std::to_string(cycle[i].rank) + " is in " + cycle[i].text + " and waits for rank " +
+            std::to_string(next.rank) + "; ";
   }
   text += "issue the operations of these communicators in the same order on all ranks";
   found_ = Status(Kind::kMismatch, Scope::kCommunicator, "wait_cycle", text, ranks);

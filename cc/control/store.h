@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small shared map by which the processes of a job find each other. Its loss fails later calls of the store and nothing
-// else. The server has two threads of its own; a client may be used by any threads at once and has none.
+// A small shared map by which the processes of a job find each other. Its loss fails later calls of the store and
+// nothing else. The server has two threads of its own; a client may be used by any threads at once and has none.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +26,7 @@ constexpr size_t kStoreBytesMax = size_t{1} << 30;  ///< all keys and values tog
 struct StoreServerConfig {
   net::Address address;  ///< one interface's; port 0 for any
   net::Secret secret = net::Secret::none();
-  net::Identity mine;    ///< role is control
+  net::Identity mine;  ///< role is control
   const Clock* clock = nullptr;
 };
 
@@ -44,8 +44,8 @@ class StoreServer {
   std::unique_ptr<net::Acceptor> acceptor_;  ///< after the loop, so that it ends first
 };
 
-/// Every call takes a deadline (kTimeout "store_timeout", kAborted "cancelled"). Once the server is gone every call ends at
-/// once with kDisconnected "store_gone". Keys have 1 to 256 bytes.
+/// Every call takes a deadline (kTimeout "store_timeout", kAborted "cancelled"). Once the server is gone every call
+/// ends at once with kDisconnected "store_gone". Keys have 1 to 256 bytes.
 class StoreClient {
  public:
   static Result<std::unique_ptr<StoreClient>> connect(const net::Address& address, const net::Secret& secret,
@@ -79,10 +79,10 @@ class StoreClient {
   void breakWith(const Status& cause);
 
   net::Connection connection_;
-  std::mutex send_mutex_;             ///< one request on the wire at a time
-  std::mutex mutex_;                  ///< guards what follows
+  std::mutex send_mutex_;  ///< one request on the wire at a time
+  std::mutex mutex_;       ///< guards what follows
   std::condition_variable changed_;
-  net::MessageReader reader_;         ///< of whoever set is_reading_
+  net::MessageReader reader_;  ///< of whoever set is_reading_
   bool is_reading_ = false;
   uint64_t next_id_ = 1;
   std::map<uint64_t, std::optional<std::string>> awaited_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client of the store. It has no thread: of the threads that wait, one reads the socket and hands replies to the others.
+// The client of the store. It has no thread: of the threads that wait, one reads the socket and hands replies to the
+// others.
 #include <poll.h>
 
 #include <algorithm>
@@ -28,7 +29,12 @@ namespace {
 
 constexpr int64_t kForgetNs = 100 * kNsPerMs;
 
-std::string quoted(std::string_view key) { return "'" + std::string(key.substr(0, 80)) + "'"; }
+std::string quoted(std::string_view key) {
+  std::string text = "'";
+  text += key.substr(0, 80);
+  text += "'";
+  return text;
+}
 
 Status checkKey(std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > kStoreKeyBytesMax) {
@@ -45,8 +51,7 @@ Status checkKey(std::string_view key, std::string_view value) {
 
 }  // namespace
 
-StoreClient::StoreClient(net::Connection connection)
-    : connection_(std::move(connection)), reader_(kStoreReplyMax) {}
+StoreClient::StoreClient(net::Connection connection) : connection_(std::move(connection)), reader_(kStoreReplyMax) {}
 StoreClient::~StoreClient() = default;
 
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(const net::Address& address, const net::Secret& secret,
@@ -69,8 +74,7 @@ void StoreClient::breakWith(const Status& cause) {
 }
 
 Status StoreClient::sendRequest(uint64_t id, const Request& request, const net::Deadline& deadline) {
-  const std::string message =
-      net::framed(encodeRequest({id, request.op, request.delta, request.key, request.value}));
+  const std::string message = net::framed(encodeRequest({id, request.op, request.delta, request.key, request.value}));
   std::lock_guard send_lock(send_mutex_);
   const Status sent = net::sendAll(connection_.fd.get(), message.data(), message.size(), deadline, "sending");
   if (sent.isOk()) return sent;
@@ -125,8 +129,7 @@ Result<StoreClient::Reply> StoreClient::await(uint64_t id, const std::string& wh
     if (!is_reading_) {
       readReplies(lock, deadline);
     } else {
-      changed_.wait_for(lock, std::chrono::nanoseconds(
-                                  std::clamp<int64_t>(deadline.remainingNs(), 0, net::kSliceNs)));
+      changed_.wait_for(lock, std::chrono::nanoseconds(std::clamp<int64_t>(deadline.remainingNs(), 0, net::kSliceNs)));
     }
   }
 }

@@ -25,8 +25,11 @@ constexpr size_t kUnsentMax = size_t{4} << 20;
 class StoreServer::Loop {
  public:
   explicit Loop(net::Wakeup wakeup) : wakeup_(std::move(wakeup)) {}
-  void start() {
-    thread_ = startThread("jhetcc-store", [this] { run(); });
+  Status start() {
+    Result<std::thread> thread = startThread("jhetcc-store", [this] { run(); });
+    if (!thread.isOk()) return thread.status();
+    thread_ = std::move(thread).value();
+    return Status::ok();
   }
   ~Loop() {
     stop_.store(true);
@@ -37,6 +40,7 @@ class StoreServer::Loop {
   void add(net::Connection connection) {
     {
       std::lock_guard lock(mutex_);
+      if (has_ended_) return;  // closes it: the caller learns that the store is gone
       arrivals_.push_back(std::move(connection));
     }
     wakeup_.signal();
@@ -54,6 +58,7 @@ class StoreServer::Loop {
   void run();
   void admitArrivals();
   void receive(uint64_t id, Caller& caller);
+  void serve(uint64_t id, Caller& caller);
   void handle(uint64_t id, Caller& caller, const std::string& message);
   void reply(Caller& caller, uint64_t request, const StoreOutcome& outcome);
   void flush(Caller& caller);
@@ -64,6 +69,7 @@ class StoreServer::Loop {
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::vector<net::Connection> arrivals_;  ///< guarded by mutex_
+  bool has_ended_ = false;                 ///< guarded by mutex_
   std::map<uint64_t, Caller> callers_;     ///< the loop's thread only, as all below
   uint64_t next_caller_ = 1;
   StoreTable table_;
@@ -88,7 +94,10 @@ void StoreServer::Loop::run() {
       if (entries[0].revents != 0) wakeup_.clear();
       for (size_t i = 1; i < entries.size(); ++i) {
         Caller& caller = callers_.at(ids[i]);
-        if ((entries[i].revents & POLLOUT) != 0) flush(caller);
+        if ((entries[i].revents & POLLOUT) != 0) {
+          flush(caller);
+          serve(ids[i], caller);
+        }
         if ((entries[i].revents & ~POLLOUT) != 0 && !caller.is_lost) receive(ids[i], caller);
       }
       dropLost();
@@ -98,6 +107,9 @@ void StoreServer::Loop::run() {
     JHETCC_LOG(kError, "control", std::string("the store ended: ") + error.what());
   }
   callers_.clear();  // whoever calls learns that the store is gone
+  std::lock_guard lock(mutex_);
+  has_ended_ = true;
+  arrivals_.clear();
 }
 
 void StoreServer::Loop::admitArrivals() {
@@ -111,14 +123,18 @@ void StoreServer::Loop::admitArrivals() {
 
 void StoreServer::Loop::receive(uint64_t id, Caller& caller) {
   const Status status = caller.reader.readSome(caller.connection.fd.get(), "store");
-  for (;;) {
+  serve(id, caller);
+  if (!status.isOk() && !caller.is_lost) lose(caller, status.message());
+}
+
+/// Requests that are here, as long as their replies find room; the rest when the caller has read some.
+void StoreServer::Loop::serve(uint64_t id, Caller& caller) {
+  while (!caller.is_lost && caller.unsent.size() - caller.sent < kUnsentMax) {
     Result<std::optional<std::string>> message = caller.reader.next();
     if (!message.isOk()) return lose(caller, message.status().message());
-    if (!message.value()) break;
+    if (!message.value()) return;
     handle(id, caller, *message.value());
-    if (caller.is_lost) return;
   }
-  if (!status.isOk()) lose(caller, status.message());
 }
 
 void StoreServer::Loop::handle(uint64_t id, Caller& caller, const std::string& message) {
@@ -145,7 +161,13 @@ void StoreServer::Loop::flush(Caller& caller) {
     const ssize_t sent = ::send(caller.connection.fd.get(), caller.unsent.data() + caller.sent,
                                 caller.unsent.size() - caller.sent, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (caller.sent > kUnsentMax / 4) {
+        caller.unsent.erase(0, caller.sent);
+        caller.sent = 0;
+      }
+      return;
+    }
     if (sent < 0) return lose(caller, net::disconnected("sending", errno).message());
     caller.sent += static_cast<size_t>(sent);
   }
@@ -185,7 +207,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::create(StoreServerConfig confi
   Result<std::unique_ptr<net::Acceptor>> created = net::Acceptor::create(std::move(acceptor));
   if (!created.isOk()) return created.status().withContext("starting the store");
   server->acceptor_ = std::move(created).value();
-  loop->start();
+  JHETCC_RETURN_IF_ERROR(loop->start());
   return server;
 }
 

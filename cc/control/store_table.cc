@@ -28,7 +28,8 @@ std::optional<StoreOutcome> StoreTable::handle(uint64_t caller, const StoreReque
   if (request.key.empty()) return refused(Kind::kBadArgument, "store_key", "a store key must have 1 to 256 bytes");
   const auto found = values_.find(request.key);
   switch (request.op) {
-    case StoreOp::kSet: return store(request, std::string(request.value), woken, woken_value);
+    case StoreOp::kSet:
+      return store(request, std::string(request.value), woken, woken_value);
     case StoreOp::kSetIfAbsent:
       if (found != values_.end()) return StoreOutcome{StoreAnswer::kOk, found->second, {}};
       {
@@ -39,8 +40,10 @@ std::optional<StoreOutcome> StoreTable::handle(uint64_t caller, const StoreReque
     case StoreOp::kTryGet:
       if (found == values_.end()) return StoreOutcome{StoreAnswer::kAbsent, {}, {}};
       return StoreOutcome{StoreAnswer::kOk, found->second, {}};
-    case StoreOp::kAdd: return add(request, woken, woken_value);
-    default: return get(caller, request);
+    case StoreOp::kAdd:
+      return add(request, woken, woken_value);
+    default:
+      return get(caller, request);
   }
 }
 
@@ -49,8 +52,9 @@ std::optional<StoreOutcome> StoreTable::get(uint64_t caller, const StoreRequest&
   if (found != values_.end()) return StoreOutcome{StoreAnswer::kOk, found->second, {}};
   size_t& waits = waits_of_[caller];
   if (waits >= kStoreWaitsPerCallerMax) {
-    return refused(Kind::kResource, "store_waits",
-                   "one process waits for more than " + std::to_string(kStoreWaitsPerCallerMax) + " store keys at once");
+    return refused(
+        Kind::kResource, "store_waits",
+        "one process waits for more than " + std::to_string(kStoreWaitsPerCallerMax) + " store keys at once");
   }
   ++waits;
   waits_.emplace(request.key, StoreWaiter{caller, request.id});
@@ -107,8 +111,8 @@ StoreOutcome StoreTable::list(std::string_view prefix) const {
   for (auto entry = values_.lower_bound(prefix); entry != values_.end() && entry->first.starts_with(prefix); ++entry) {
     writer.text(entry->first);
     if (writer.bytes().size() > kStoreReplyMax - 64) {
-      return refused(Kind::kResource, "store_list", "too many store keys begin with '" + std::string(prefix) +
-                                                        "'; ask for a longer prefix");
+      return refused(Kind::kResource, "store_list",
+                     "too many store keys begin with '" + std::string(prefix) + "'; ask for a longer prefix");
     }
   }
   return {StoreAnswer::kOk, writer.take(), {}};

@@ -75,6 +75,10 @@ void Engine::createCommunicator(const CommunicatorSpec& spec) {
 void Engine::destroyCommunicator(uint64_t id) {
   auto found = communicators_.find(id);
   if (found == communicators_.end()) return;
+  if (active_ && active_->communicator == found->second.get()) {
+    withdrawActive();
+    finishActive(Status(Kind::kAborted, Scope::kCommunicator, "closed", active_->text() + ": its communicator was closed meanwhile"));
+  }
   for (Parked* parked : found->second->parked) pool_.put(parked);
   communicators_.erase(found);
   dead_.insert(id);

@@ -73,7 +73,6 @@ class FutureTicket final : public runtime::Ticket {
   void resolve() override {
     ffi::Promise promise = std::move(promise_);
     const Status end = status();
-    // The process must not be torn down by its own completion thread: XLA may drop the last reference inside.
     delete this;
     if (end.isOk()) {
       promise.SetAvailable();
@@ -98,7 +97,7 @@ void askForHugePages(void* data, size_t bytes) {
 Outcome failed(const Status& status) { return {errorOf(status), std::nullopt}; }
 
 Outcome collective(int32_t ordinal, ffi::RemainingArgs arguments, ffi::RemainingRets results, std::string_view operation,
-                   std::string_view communicator) {
+                   std::string_view communicator, int64_t size) {
   std::shared_ptr<runtime::Process> process = currentProcess();
   if (!process) {
     return failed(Status(Kind::kBadArgument, Scope::kProcess, "not_initialized",
@@ -120,6 +119,12 @@ Outcome collective(int32_t ordinal, ffi::RemainingArgs arguments, ffi::Remaining
   }
   Result<runtime::Call> call = process->prepareCall(communicator, operation, ordinal);
   if (!call.isOk()) return failed(call.status());
+  if (call.value().size != size) {
+    return failed(Status(Kind::kBadArgument, Scope::kCall, "retrace",
+                         std::string(operation) + ": this program was traced for " + std::to_string(size) + " ranks of \"" +
+                             std::string(communicator) + "\", which has " + std::to_string(call.value().size) +
+                             " now: trace it again (jax.clear_caches(), or build the function anew)"));
+  }
   runtime::Runner* runner = call.value().runner;
   auto ticket = std::make_unique<FutureTicket>(call.value(), std::move(process));
   engine::Request request{call.value().communicator, call.value().command, buffers, ticket.get()};
@@ -149,7 +154,8 @@ XLA_FFI_DEFINE_HANDLER(kCollective, collective,
                            .RemainingArgs()
                            .RemainingRets()
                            .Attr<std::string_view>("operation")
-                           .Attr<std::string_view>("communicator"));
+                           .Attr<std::string_view>("communicator")
+                           .Attr<int64_t>("size"));
 XLA_FFI_DEFINE_HANDLER(kRank, rankIndex,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::DeviceOrdinal>()

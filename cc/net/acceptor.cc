@@ -35,7 +35,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::create(AcceptorConfig config) {
   Result<Wakeup> wakeup = Wakeup::create();
   if (!wakeup.isOk()) return wakeup.status();
   auto loop = std::make_unique<Loop>(std::move(config), std::move(listener).value(), std::move(wakeup).value());
-  loop->start();
+  JHETCC_RETURN_IF_ERROR(loop->start());
   return std::unique_ptr<Acceptor>(new Acceptor(std::move(loop)));
 }
 
@@ -112,10 +112,10 @@ Result<Connection> Acceptor::Loop::take(const PeerMatch& match, const Deadline& 
     }
     if (!failure_.isOk()) return failure_;
     lock.unlock();  // cancelled() is the caller's code
-    const Status time = checkDeadline(
-        deadline, "waiting at " + address().text() + " for rank " + std::to_string(match.rank) + " (" +
-                      roleName(match.role) + ", path " + std::to_string(match.path) + ", epoch " +
-                      std::to_string(match.epoch) + ") to connect");
+    const Status time =
+        checkDeadline(deadline, "waiting at " + address().text() + " for rank " + std::to_string(match.rank) + " (" +
+                                    roleName(match.role) + ", path " + std::to_string(match.path) + ", epoch " +
+                                    std::to_string(match.epoch) + ") to connect");
     if (!time.isOk()) {
       const std::string drops = joined(recentDrops());
       return Status(time.kind(), Scope::kEndpoint, time.kind() == Kind::kTimeout ? "accept_timeout" : time.code(),

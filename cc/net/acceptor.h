@@ -24,13 +24,13 @@ struct PeerMatch {
 };
 
 struct AcceptorConfig {
-  Address address;                       ///< one interface's; port 0 for any
+  Address address;  ///< one interface's; port 0 for any
   Secret secret = Secret::none();
   Identity mine;
-  size_t pending_max = 64;               ///< handshakes at once; a silent stranger makes room for the next caller
+  size_t pending_max = 64;  ///< handshakes at once; a silent stranger makes room for the next caller
   int64_t handshake_ns = kHandshakeNs;
-  size_t unclaimed_max = 1024;           ///< proven connections nobody took; the oldest goes
-  const Clock* clock = nullptr;          ///< null: the system's
+  size_t unclaimed_max = 1024;   ///< proven connections nobody took; the oldest goes
+  const Clock* clock = nullptr;  ///< null: the system's
   /// If set, proven connections go there, on the acceptor's thread, and take() finds none.
   std::function<void(Connection)> on_connection = {};
 };

@@ -27,8 +27,11 @@ Acceptor::Loop::Loop(AcceptorConfig config, Listener listener, Wakeup wakeup)
       wakeup_(std::move(wakeup)),
       epoch_(config_.mine.epoch) {}
 
-void Acceptor::Loop::start() {
-  thread_ = startThread("jhetcc-accept", [this] { run(); });
+Status Acceptor::Loop::start() {
+  Result<std::thread> thread = startThread("jhetcc-accept", [this] { run(); });
+  if (!thread.isOk()) return thread.status();
+  thread_ = std::move(thread).value();
+  return Status::ok();
 }
 
 Acceptor::Loop::~Loop() {
@@ -98,9 +101,9 @@ bool Acceptor::Loop::makeRoom() {
   const auto silent =
       std::find_if(pending_.begin(), pending_.end(), [](const Pending& p) { return !p.handshake.hasHello(); });
   if (silent == pending_.end()) return false;
-  drop(silent->socket.remote, Status(Kind::kResource, Scope::kEndpoint, "handshake_crowded",
-                                     "it stayed silent while " + std::to_string(config_.pending_max) +
-                                         " connections were waiting"));
+  drop(silent->socket.remote,
+       Status(Kind::kResource, Scope::kEndpoint, "handshake_crowded",
+              "it stayed silent while " + std::to_string(config_.pending_max) + " connections were waiting"));
   pending_.erase(silent);
   return true;
 }
@@ -128,8 +131,14 @@ void Acceptor::Loop::acceptWaiting(int64_t now_ns) {
     if (!socket.fd.isOpen() || !makeRoom()) continue;
     Identity mine = config_.mine;
     mine.epoch = epoch_.load();
-    pending_.push_back({std::move(socket), ServerHandshake(config_.secret, std::move(mine), nonce.value()),
-                        now_ns + config_.handshake_ns, {}, {}, 0, false, {}});
+    pending_.push_back({std::move(socket),
+                        ServerHandshake(config_.secret, std::move(mine), nonce.value()),
+                        now_ns + config_.handshake_ns,
+                        {},
+                        {},
+                        0,
+                        false,
+                        {}});
     if (!mayAccept(now_ns)) return;
   }
 }

@@ -20,7 +20,7 @@ class Acceptor::Loop {
  public:
   Loop(AcceptorConfig config, Listener listener, Wakeup wakeup);
   ~Loop();
-  void start();
+  Status start();
 
   const Address& address() const { return listener_.address(); }
   void setEpoch(uint32_t epoch);
@@ -57,19 +57,19 @@ class Acceptor::Loop {
   const Clock& clock_;
   Listener listener_;
   Wakeup wakeup_;
-  std::list<Pending> pending_;      ///< the loop's thread only; oldest first
-  int64_t accept_again_ns_ = 0;     ///< out of descriptors: the listener rests until then
+  std::list<Pending> pending_;   ///< the loop's thread only; oldest first
+  int64_t accept_again_ns_ = 0;  ///< out of descriptors: the listener rests until then
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> epoch_;
 
-  mutable std::mutex mutex_;        ///< guards what follows
+  mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable arrived_;
   std::deque<Connection> unclaimed_;
   std::deque<std::string> drops_;
   AcceptorCounts counts_;
-  Status failure_;                  ///< the loop ended early
+  Status failure_;  ///< the loop ended early
 
-  std::thread thread_;              ///< last: starts after all else is there
+  std::thread thread_;  ///< last: starts after all else is there
 };
 
 }  // namespace jhetcc::net

@@ -21,8 +21,7 @@ const char kUnixPrefix[] = "unix:@";
 
 Status badAddress(const std::string& text, const std::string& why) {
   return Status(Kind::kBadArgument, Scope::kCall, "address",
-                "address '" + text + "' is not understood: " + why +
-                    "; write host:port, [ipv6]:port or unix:@name");
+                "address '" + text + "' is not understood: " + why + "; write host:port, [ipv6]:port or unix:@name");
 }
 
 struct HostPort {
@@ -110,10 +109,14 @@ Result<Address> Address::fromNative(const sockaddr* native, socklen_t size) {
 Address::Family Address::family() const {
   if (size_ == 0) return Family::kNone;
   switch (storage_.ss_family) {
-    case AF_INET: return Family::kIpv4;
-    case AF_INET6: return Family::kIpv6;
-    case AF_UNIX: return Family::kUnix;
-    default: return Family::kNone;
+    case AF_INET:
+      return Family::kIpv4;
+    case AF_INET6:
+      return Family::kIpv6;
+    case AF_UNIX:
+      return Family::kUnix;
+    default:
+      return Family::kNone;
   }
 }
 

@@ -47,7 +47,8 @@ class Address {
   socklen_t size_ = 0;
 };
 
-/// Addresses of "host:port", in the resolver's order; numeric ones need no resolver. May block as long as the resolver does.
+/// Addresses of "host:port", in the resolver's order; numeric ones need no resolver. May block as long as the resolver
+/// does.
 Result<std::vector<Address>> resolve(const std::string& text);
 
 /// Of a socket: its own end, its peer's end.

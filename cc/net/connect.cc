@@ -79,8 +79,7 @@ Result<Connection> attempt(const Address& address, const Secret& secret, const I
   ClientHandshake handshake(secret, mine, wanted_rank, nonce.value());
   JHETCC_RETURN_IF_ERROR(exchange(connection.fd.get(), handshake, deadline.within(kHandshakeNs)));
   connection.peer = handshake.peer();
-  connection.description =
-      describe(connection.peer) + " at " + address.text() + " from " + connection.local.text();
+  connection.description = describe(connection.peer) + " at " + address.text() + " from " + connection.local.text();
   return connection;
 }
 
@@ -93,12 +92,15 @@ std::string seconds(int64_t ns) {
 Status giveUp(const Status& why, const std::string& target, const Address& address, int attempts, int64_t elapsed_ns,
               const Status& last) {
   std::string message = target + ": ";
-  if (why.kind() != Kind::kAborted) message += "gave up after " + seconds(elapsed_ns);
-  else message += "cancelled after " + seconds(elapsed_ns);
+  if (why.kind() != Kind::kAborted)
+    message += "gave up after " + seconds(elapsed_ns);
+  else
+    message += "cancelled after " + seconds(elapsed_ns);
   message += " and " + std::to_string(attempts) + (attempts == 1 ? " attempt" : " attempts");
   if (!last.isOk()) message += "; the last one: " + last.message();
   message += "; is that process running, and can this machine reach the address?";
-  if (address.isLoopback() && address.isIp()) message += " It is a loopback address: only processes on this machine listen there";
+  if (address.isLoopback() && address.isIp())
+    message += " It is a loopback address: only processes on this machine listen there";
   return Status(why.kind(), Scope::kEndpoint, why.kind() == Kind::kAborted ? "cancelled" : "connect_timeout", message);
 }
 
@@ -117,7 +119,8 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
                              address.text();
   if (mine.job.empty() || mine.job.size() > kJobBytesMax || address.family() == Address::Family::kNone) {
     return Status(Kind::kBadArgument, Scope::kCall, "identity",
-                  target + ": the job name must have 1 to " + std::to_string(kJobBytesMax) + " bytes, and the address must be one");
+                  target + ": the job name must have 1 to " + std::to_string(kJobBytesMax) +
+                      " bytes, and the address must be one");
   }
   const int64_t begin_ns = deadline.clock.nowNs();
   SeededRandom jitter(mine.incarnation ^ static_cast<uint64_t>(begin_ns));
@@ -132,7 +135,9 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
     if (kind != Kind::kAborted && (last.isOk() || kind == Kind::kDisconnected)) last = connection.status();
     Status time = checkDeadline(deadline, target);
     // Half fixed, half drawn: the ranks of a job do not come back all at once.
-    if (time.isOk()) time = pause(back_off_ns / 2 + static_cast<int64_t>(jitter.below(static_cast<uint64_t>(back_off_ns / 2))), deadline);
+    if (time.isOk())
+      time =
+          pause(back_off_ns / 2 + static_cast<int64_t>(jitter.below(static_cast<uint64_t>(back_off_ns / 2))), deadline);
     if (!time.isOk()) return giveUp(time, target, address, attempts, deadline.clock.nowNs() - begin_ns, last);
     back_off_ns = std::min(back_off_ns * 2, kBackOffMaxNs);
   }

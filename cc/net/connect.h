@@ -10,9 +10,9 @@
 
 namespace jhetcc::net {
 
-/// Tries again, with back-off, while nobody listens or the connection breaks; an answer that is final (other secret, job,
-/// rank, epoch, protocol) ends it at once. `wanted_rank`: kAnyRank for whoever listens there. `from`: bind to this local
-/// address (its port is ignored). Errors name the address, the attempts and the last system text.
+/// Tries again, with back-off, while nobody listens or the connection breaks; an answer that is final (other secret,
+/// job, rank, epoch, protocol) ends it at once. `wanted_rank`: kAnyRank for whoever listens there. `from`: bind to this
+/// local address (its port is ignored). Errors name the address, the attempts and the last system text.
 Result<Connection> connect(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
                            const Deadline& deadline, const std::optional<Address>& from = std::nullopt);
 

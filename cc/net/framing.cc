@@ -15,8 +15,9 @@ namespace {
 constexpr size_t kReadBytes = 64 * 1024;
 
 Status tooLong(size_t size, size_t size_max) {
-  return Status(Kind::kDisconnected, Scope::kEndpoint, "message_size",
-                "a message of " + std::to_string(size) + " bytes was announced, the limit is " + std::to_string(size_max));
+  return Status(
+      Kind::kDisconnected, Scope::kEndpoint, "message_size",
+      "a message of " + std::to_string(size) + " bytes was announced, the limit is " + std::to_string(size_max));
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ Judgement judge(const Identity& mine, const Identity& client, int32_t wanted_ran
                                         "'; do two jobs share an address?"};
   }
   if (client.role != mine.role) {
-    return {VerdictCode::kWrongRole, std::string("this address is for ") + roleName(mine.role) + " connections, not " +
-                                         roleName(client.role)};
+    return {VerdictCode::kWrongRole,
+            std::string("this address is for ") + roleName(mine.role) + " connections, not " + roleName(client.role)};
   }
   if (wanted_rank != kAnyRank && wanted_rank != mine.rank) {
     return {VerdictCode::kWrongRank, "this is rank " + std::to_string(mine.rank) + ", the caller wants rank " +
@@ -49,11 +49,16 @@ Judgement judge(const Identity& mine, const Identity& client, int32_t wanted_ran
 
 const char* statusCode(VerdictCode code) {
   switch (code) {
-    case VerdictCode::kAccepted: return "ok";
-    case VerdictCode::kWrongJob: return "job_mismatch";
-    case VerdictCode::kWrongRole: return "role_mismatch";
-    case VerdictCode::kWrongRank: return "wrong_rank";
-    case VerdictCode::kStaleEpoch: return "stale_epoch";
+    case VerdictCode::kAccepted:
+      return "ok";
+    case VerdictCode::kWrongJob:
+      return "job_mismatch";
+    case VerdictCode::kWrongRole:
+      return "role_mismatch";
+    case VerdictCode::kWrongRank:
+      return "wrong_rank";
+    case VerdictCode::kStaleEpoch:
+      return "stale_epoch";
   }
   return "refused";
 }
@@ -96,18 +101,21 @@ HandshakeStep ClientHandshake::onChallenge(const std::string& body) {
   if (!challenge) return notOurs();
   if (challenge->version != kHandshakeVersion) return otherVersion(challenge->version);
   if (challenge->is_keyed && secret_.isNone()) {
-    return failed("secret_missing", std::string("the other end demands the job secret, and this process has none; ") + kSecretHint);
+    return failed("secret_missing",
+                  std::string("the other end demands the job secret, and this process has none; ") + kSecretHint);
   }
   if (!challenge->is_keyed && !secret_.isNone()) {
-    return failed("secret_missing", std::string("the other end has no job secret, so it is not trusted; ") + kSecretHint);
+    return failed("secret_missing",
+                  std::string("the other end has no job secret, so it is not trusted; ") + kSecretHint);
   }
   transcript_ = transcriptOf(hello_body_, std::string_view(body).substr(0, body.size() - sizeof(Mac)));
   const Result<Mac> expected = labelledMac(secret_, "server", transcript_);
   if (!expected.isOk()) return {"", false, expected.status()};
   if (!equalInConstantTime(view(expected.value()), view(challenge->mac))) {
-    const std::string says = challenge->identity.job == mine_.job
-                                 ? "it claims to be of our job '" + mine_.job + "'"
-                                 : "it claims to be of job '" + challenge->identity.job + "', ours is '" + mine_.job + "'";
+    const std::string says =
+        challenge->identity.job == mine_.job
+            ? "it claims to be of our job '" + mine_.job + "'"
+            : "it claims to be of job '" + challenge->identity.job + "', ours is '" + mine_.job + "'";
     return failed("secret_mismatch", "the other end has a different job secret (" + says + "); " + kSecretHint);
   }
   peer_ = challenge->identity;
@@ -155,8 +163,10 @@ HandshakeStep ServerHandshake::onHello(const std::string& body) {
   if (!mac.isOk()) return {"", false, mac.status()};
   std::string reply = encodeFrame(HandshakeType::kChallenge, challenge + std::string(view(mac.value())));
   if (hello->is_keyed != !secret_.isNone()) {
-    return failed("secret_missing", std::string(hello->is_keyed ? "this process" : "the caller") +
-                                        " has no job secret, the other end has one; " + kSecretHint, std::move(reply));
+    return failed("secret_missing",
+                  std::string(hello->is_keyed ? "this process" : "the caller") +
+                      " has no job secret, the other end has one; " + kSecretHint,
+                  std::move(reply));
   }
   peer_ = hello->identity;
   wanted_rank_ = hello->wanted_rank;

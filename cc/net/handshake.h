@@ -7,8 +7,9 @@
 //   proof(MAC "client" over hello + challenge)            ->
 //         <-  verdict(code, text, MAC "verdict" over hello + challenge + code + text)
 //
-// Every MAC covers both nonces, both identities and the wanted rank, and each direction has its own label, so nothing can
-// be replayed or reflected. The server explains a refusal only to a client that proved the secret, and proves it itself.
+// Every MAC covers both nonces, both identities and the wanted rank, and each direction has its own label, so nothing
+// can be replayed or reflected. The server explains a refusal only to a client that proved the secret, and proves it
+// itself.
 #pragma once
 
 #include <cstdint>

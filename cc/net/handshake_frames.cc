@@ -57,7 +57,8 @@ std::string encodeFrame(HandshakeType type, const std::string& body) {
 
 Result<size_t> bytesWanted(const std::string& received) {
   static const char kMagicBytes[] = {'J', 'H', 'N', '1'};
-  const Status not_ours(Kind::kBadArgument, Scope::kEndpoint, "not_jhetcc", "the other end does not speak this protocol");
+  const Status not_ours(Kind::kBadArgument, Scope::kEndpoint, "not_jhetcc",
+                        "the other end does not speak this protocol");
   if (std::memcmp(received.data(), kMagicBytes, std::min<size_t>(received.size(), 4)) != 0) return not_ours;
   if (received.size() < kHandshakeHeaderBytes) return kHandshakeHeaderBytes - received.size();
   ByteReader reader(std::string_view(received).substr(4));

@@ -13,11 +13,11 @@ namespace jhetcc::net {
 enum class Role : uint8_t { kControl = 0, kData = 1 };
 inline const char* roleName(Role role) { return role == Role::kControl ? "control" : "data"; }
 
-constexpr int32_t kAnyRank = -1;      ///< as wanted rank: whoever listens there; as own rank: not numbered yet
+constexpr int32_t kAnyRank = -1;  ///< as wanted rank: whoever listens there; as own rank: not numbered yet
 constexpr size_t kJobBytesMax = 128;
 
 struct Identity {
-  std::string job;           ///< 1 to kJobBytesMax bytes
+  std::string job;  ///< 1 to kJobBytesMax bytes
   Role role = Role::kControl;
   int32_t rank = kAnyRank;
   uint64_t incarnation = 0;  ///< random, one per start of a process

@@ -69,7 +69,8 @@ std::vector<std::string> split(const std::string& spec) {
 Result<std::vector<Interface>> listInterfaces() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) {
-    return Status(Kind::kUnavailable, Scope::kProcess, "interfaces", "cannot list the interfaces: " + systemText(errno));
+    return Status(Kind::kUnavailable, Scope::kProcess, "interfaces",
+                  "cannot list the interfaces: " + systemText(errno));
   }
   std::vector<Interface> interfaces;
   for (const ifaddrs* entry = first; entry; entry = entry->ifa_next) {
@@ -92,9 +93,12 @@ std::string describe(const std::vector<Interface>& interfaces) {
   for (const Interface& interface : interfaces) {
     text += (text.empty() ? "" : ", ") + interface.name + " " + interface.address.host() + "/" +
             std::to_string(interface.prefix_length);
-    if (!interface.is_up) text += " (down)";
-    else if (!interface.is_running) text += " (no carrier)";
-    else if (interface.is_loopback) text += " (loopback)";
+    if (!interface.is_up)
+      text += " (down)";
+    else if (!interface.is_running)
+      text += " (no carrier)";
+    else if (interface.is_loopback)
+      text += " (loopback)";
   }
   return text.empty() ? "none" : text;
 }
@@ -122,8 +126,10 @@ Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std
     std::vector<Address> usable;
     for (const Interface& interface : interfaces) {
       if (!isMeant(interface, part)) continue;
-      if (interface.is_up && interface.is_running) usable.push_back(interface.address);
-      else unusable += " " + interface.name + " is down or has no carrier;";
+      if (interface.is_up && interface.is_running)
+        usable.push_back(interface.address);
+      else
+        unusable += " " + interface.name + " is down or has no carrier;";
     }
     std::stable_partition(usable.begin(), usable.end(), [](const Address& address) { return !address.isLinkLocal(); });
     if (!usable.empty()) return usable;

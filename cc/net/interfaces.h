@@ -23,11 +23,12 @@ Result<std::vector<Interface>> listInterfaces();
 /// "lo 127.0.0.1/8 (loopback), eth0 10.0.0.3/24, eth1 10.1.0.3/24 (down)"
 std::string describe(const std::vector<Interface>& interfaces);
 
-/// The local address (port 0) the system would use towards `peer`; for a unix name the name itself. kUnavailable: no route.
+/// The local address (port 0) the system would use towards `peer`; for a unix name the name itself. kUnavailable: no
+/// route.
 Result<Address> chooseInterface(const Address& peer);
 
-/// What the user names: "eth0,en1" or "10.0.0.0/8" or "10.0.0.3", by commas, in the order of preference. Usable addresses
-/// (up, with carrier) of the first part that has any; link-local ones last. An error lists what there is.
+/// What the user names: "eth0,en1" or "10.0.0.0/8" or "10.0.0.3", by commas, in the order of preference. Usable
+/// addresses (up, with carrier) of the first part that has any; link-local ones last. An error lists what there is.
 Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std::vector<Interface>& interfaces);
 
 }  // namespace jhetcc::net

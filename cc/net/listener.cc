@@ -20,7 +20,8 @@ Result<Listener> Listener::create(const Address& address) {
   const int on = 1;
   // Connections of an earlier run may linger in TIME_WAIT; a second listener is still refused.
   if (address.isIp()) ::setsockopt(fd.value().get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd.value().get(), address.native(), address.nativeSize()) != 0 || ::listen(fd.value().get(), SOMAXCONN) != 0) {
+  if (::bind(fd.value().get(), address.native(), address.nativeSize()) != 0 ||
+      ::listen(fd.value().get(), SOMAXCONN) != 0) {
     const int error = errno;
     std::string hint;
     if (error == EADDRINUSE) hint = "; another process (another job?) has it: choose another port, or 0 for any";
@@ -51,8 +52,9 @@ Result<std::optional<Accepted>> Listener::accept() {
       case ENFILE:
       case ENOBUFS:
       case ENOMEM:
-        return Status(Kind::kResource, Scope::kProcess, "accept",
-                      "cannot accept on " + address_.text() + ": " + systemText(errno) + "; raise the limit (ulimit -n)");
+        return Status(
+            Kind::kResource, Scope::kProcess, "accept",
+            "cannot accept on " + address_.text() + ": " + systemText(errno) + "; raise the limit (ulimit -n)");
       case EBADF:
       case EINVAL:
       case ENOTSOCK:

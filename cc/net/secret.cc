@@ -8,7 +8,8 @@
 namespace jhetcc::net {
 
 const char* const kSecretHint =
-    "give every process of the job the same secret by JHETCC_SECRET_FILE (a file only you can read), JHETCC_SECRET_FD or "
+    "give every process of the job the same secret by JHETCC_SECRET_FILE (a file only you can read), JHETCC_SECRET_FD "
+    "or "
     "JHETCC_SECRET; `python -m jhetcc secret` makes one";
 
 struct Secret::Key {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job's secret, or the statement that there is none. A keyed secret can always compute its MAC. Immutable: any thread.
+// The job's secret, or the statement that there is none. A keyed secret can always compute its MAC. Immutable: any
+// thread.
 #pragma once
 
 #include <array>

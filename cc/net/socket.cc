@@ -45,8 +45,8 @@ Result<TcpTuned> tuneTcp(int fd, const TcpTuning& tuning) {
     JHETCC_RETURN_IF_ERROR(setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 3, "TCP_KEEPCNT"));
   }
   if (tuning.user_timeout_ms > 0) {
-    JHETCC_RETURN_IF_ERROR(setOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(tuning.user_timeout_ms),
-                                     "TCP_USER_TIMEOUT"));
+    JHETCC_RETURN_IF_ERROR(
+        setOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(tuning.user_timeout_ms), "TCP_USER_TIMEOUT"));
   }
   if (!tuning.congestion.empty()) {
     // Refused where the module is missing or not allowed to users: the answer below then names what is in force.
@@ -60,8 +60,9 @@ Result<TcpTuned> tuneTcp(int fd, const TcpTuning& tuning) {
 }
 
 Status disconnected(const std::string& what, int error_number) {
-  return Status(Kind::kDisconnected, Scope::kEndpoint, "connection_lost",
-                what + ": " + (error_number == 0 ? std::string("the peer closed the connection") : systemText(error_number)));
+  return Status(
+      Kind::kDisconnected, Scope::kEndpoint, "connection_lost",
+      what + ": " + (error_number == 0 ? std::string("the peer closed the connection") : systemText(error_number)));
 }
 
 Status sendAll(int fd, const void* data, size_t size, const Deadline& deadline, const std::string& what) {

@@ -14,7 +14,8 @@ namespace jhetcc::net {
 Result<Fd> createSocket(const Address& address);
 
 struct TcpTuning {
-  std::string congestion = "cubic";  ///< empty: the system's choice stays. BBR, where it is the default, halves loopback.
+  std::string congestion =
+      "cubic";  ///< empty: the system's choice stays. BBR, where it is the default, halves loopback.
   int64_t user_timeout_ms = 30'000;  ///< unacknowledged data ends the connection after this; 0: the system's choice
   int keepalive_idle_s = 15;         ///< 0: no keepalive
 };

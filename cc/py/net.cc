@@ -8,11 +8,8 @@
 
 #include "control/store.h"
 #include "net/interfaces.h"
-#include "net/socket.h"
 #include "py/bindings.h"
-#include "runtime/process.h"
-#include "transport/shm/shm.h"
-#include "transport/tcp/tcp.h"
+#include "runtime/endpoints.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -60,29 +57,12 @@ net::Secret makeSecret(const std::optional<nb::bytes>& bytes, bool allow_insecur
 
 net::Address firstAddress(const std::string& text) { return unwrap(net::resolve(text)).front(); }
 
-/// How endpoints are made; the same on both sides but for cma and congestion, which each side decides for itself.
-struct EndpointOptions {
-  bool allow_cma = true;
-  std::string congestion = "cubic";
-};
-
-void addConnection(runtime::Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
-                   const EndpointOptions& options, const net::Deadline& deadline) {
-  const std::string names = "rank " + std::to_string(process.runner(slot).worldRank()) + " -> rank " + std::to_string(peer);
-  Result<std::unique_ptr<transport::Endpoint>> endpoint = waited([&]() -> Result<std::unique_ptr<transport::Endpoint>> {
-    if (connection.local.isUnix()) {
-      transport::shm::Options shm;
-      shm.allow_cma = options.allow_cma;
-      return transport::shm::create(std::move(connection.fd), creator, shm, names, deadline.at_ns, systemClock());
-    }
-    net::TcpTuning tuning;
-    tuning.congestion = options.congestion;
-    Result<net::TcpTuned> tuned = net::tuneTcp(connection.fd.get(), tuning);
-    if (!tuned.isOk()) return tuned.status();
-    const std::string text = names + " " + connection.local.text() + " -> " + connection.remote.text() + " " + tuned.value().congestion;
-    return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text);
-  });
-  process.addEndpoint(slot, peer, unwrap(std::move(endpoint)));
+/// On this side's slot; the wait for the other side ends at the deadline.
+void addEndpoint(runtime::Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
+                 const runtime::EndpointOptions& options, const net::Deadline& deadline) {
+  raiseIfError(waited([&] {
+    return runtime::addConnection(process, slot, peer, std::move(connection), creator, options, deadline);
+  }));
 }
 
 void bindStore(nb::module_& module) {
@@ -144,7 +124,7 @@ void bindAcceptor(nb::module_& module) {
         net::Connection connection = unwrap(waited([&] {
           return acceptor.take({net::Role::kData, peer_process, path, 0}, deadline);
         }));
-        addConnection(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
+        addEndpoint(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
       },
       "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a, "congestion"_a, "timeout"_a);
   module.def(
@@ -156,7 +136,7 @@ void bindAcceptor(nb::module_& module) {
         net::Connection connection = unwrap(waited([&] {
           return net::connect(where, secret, identity.of(net::Role::kData, path), peer_process, deadline);
         }));
-        addConnection(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
+        addEndpoint(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
       },
       "address"_a, "secret"_a, "identity"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a,
       "congestion"_a, "timeout"_a);

@@ -11,8 +11,7 @@
 
 #include "engine/reduce.h"
 #include "py/bindings.h"
-#include "runtime/process.h"
-#include "transport/shm/shm.h"
+#include "runtime/endpoints.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -48,12 +47,7 @@ std::shared_ptr<Process> create(const nb::dict& options, std::vector<int32_t> wo
 }
 
 void addLocalPair(Process& process, size_t slot_a, size_t slot_b) {
-  const int32_t rank_a = process.runner(slot_a).worldRank(), rank_b = process.runner(slot_b).worldRank();
-  const auto way = [](int32_t from, int32_t to) { return "rank " + std::to_string(from) + " -> rank " + std::to_string(to); };
-  auto pair = transport::shm::createLocalPair({}, way(rank_a, rank_b), way(rank_b, rank_a), process.clock());
-  raiseIfError(pair.status());
-  process.addEndpoint(slot_a, rank_b, std::move(pair.value().first));
-  process.addEndpoint(slot_b, rank_a, std::move(pair.value().second));
+  raiseIfError(runtime::addLocalPair(process, slot_a, slot_b));
 }
 
 void answerPlan(Process& process, const std::string& communicator, uint64_t epoch, const std::string& text,

@@ -2,6 +2,8 @@
 // The table of communicators and the calls on them; planning is in plans.cc.
 #include "runtime/process.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 #include "base/hash.h"
@@ -11,6 +13,14 @@ namespace {
 
 constexpr int64_t kPollNs = 2 * kNsPerMs;
 constexpr size_t kRecordsKept = 8192;
+
+// Counts forks on the child's side: threads and connections of an older generation are the parent's.
+std::atomic<uint64_t>& forkGeneration() {
+  static std::atomic<uint64_t> generation{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forkGeneration().fetch_add(1); });
+  (void)registered;
+  return generation;
+}
 
 /// A blocking caller's ticket: it never leaves.
 class BlockingTicket final : public Ticket {
@@ -34,7 +44,17 @@ Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, c
   return process;
 }
 
-Process::~Process() { close(0); }
+Process::Process() : fork_generation_(forkGeneration().load()) {}
+
+bool Process::isForked() const { return fork_generation_ != forkGeneration().load(std::memory_order_relaxed); }
+
+Process::~Process() {
+  if (isForked()) {
+    for (auto& runner : runners_) (void)runner.release();  // its threads are in the parent; nothing here may wait for them
+    return;
+  }
+  close(0);
+}
 
 void Process::addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint) {
   auto rail = std::make_unique<rail::Rail>(peer, std::move(endpoint));
@@ -123,12 +143,18 @@ Result<int32_t> Process::memberIndex(std::string_view name, int64_t ordinal) {
 }
 
 Result<Call> Process::callOf(const std::shared_ptr<Communicator>& communicator, std::string_view text, int32_t slot) {
+  if (isForked()) {
+    return Status(Kind::kUnavailable, Scope::kProcess, "forked",
+                  std::string(text) + ": this process is a fork of the one that called jhetcc.init(); connections and threads do "
+                                      "not survive a fork. Call init() after forking, or use the spawn start method");
+  }
   CommandSet* commands = commandSet(*communicator, text, true);
   Call call;
   call.runner = runners_[static_cast<size_t>(slot)].get();
   call.command = commands->by_slot[static_cast<size_t>(slot)];
   call.join = call.command->point_to_point ? nullptr : communicator->join.get();
   call.slot = slot;
+  call.size = static_cast<int64_t>(communicator->world_ranks.size());
   call.communicator = communicator->id;
   return call;
 }
@@ -249,6 +275,7 @@ Result<control::Survivors> Process::shrink(const std::string& name, int64_t time
 }
 
 void Process::close(int64_t timeout_ns) {
+  if (isForked()) return;
   {
     std::lock_guard<std::mutex> lock(plans_mutex_);
     if (closing_) return;

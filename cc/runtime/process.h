@@ -52,6 +52,7 @@ struct Call {
   Runner* runner = nullptr;
   LocalJoin* join = nullptr;
   int32_t slot = 0;
+  int64_t size = 0;  ///< ranks of the communicator
   uint64_t communicator = 0;
   std::shared_ptr<const engine::Command> command;
 };
@@ -101,7 +102,8 @@ class Process {
   void close(int64_t timeout_ns);
 
  private:
-  Process() = default;
+  Process();
+  bool isForked() const;
   CommandSet* commandSet(Communicator& communicator, std::string_view text, bool ask);
   Result<Call> callOf(const std::shared_ptr<Communicator>& communicator, std::string_view text, int32_t slot);
   Result<int32_t> slotOf(const Communicator& communicator, int64_t ordinal) const;
@@ -112,6 +114,7 @@ class Process {
   std::vector<std::unique_ptr<Runner>> runners_;
   std::map<int64_t, int32_t> slot_of_ordinal_;
 
+  const uint64_t fork_generation_;
   mutable std::shared_mutex table_mutex_;  ///< guards communicators_ and every command table
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
 

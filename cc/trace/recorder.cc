@@ -10,11 +10,27 @@
 namespace jhetcc::trace {
 
 const char* eventName(EventKind kind) {
-  static constexpr const char* kNames[] = {
-      "none",         "operation started", "operation finished", "operation failed", "step started", "step finished",
-      "frame sent",   "frame received",    "fetch started",      "fetch finished",   "released",     "wait started",
-      "wait finished", "sleep",            "wake",               "connected",        "disconnected", "suspected",
-      "verdict",      "shrunk",            "mark"};
+  static constexpr const char* kNames[] = {"none",
+                                           "operation started",
+                                           "operation finished",
+                                           "operation failed",
+                                           "step started",
+                                           "step finished",
+                                           "frame sent",
+                                           "frame received",
+                                           "fetch started",
+                                           "fetch finished",
+                                           "released",
+                                           "wait started",
+                                           "wait finished",
+                                           "sleep",
+                                           "wake",
+                                           "connected",
+                                           "disconnected",
+                                           "suspected",
+                                           "verdict",
+                                           "shrunk",
+                                           "mark"};
   static_assert(std::size(kNames) == static_cast<size_t>(EventKind::kKinds));
   const auto number = static_cast<size_t>(kind);
   return number < std::size(kNames) ? kNames[number] : "unknown";
@@ -22,9 +38,9 @@ const char* eventName(EventKind kind) {
 
 Result<std::unique_ptr<Recorder>> Recorder::create(size_t capacity) {
   if (!std::has_single_bit(capacity) || capacity < 2 || capacity > (size_t{1} << 24)) {
-    return Status(Kind::kBadArgument, Scope::kProcess, "recorder_capacity",
-                  "the flight recorder's capacity must be a power of two from 2 to 16777216, not " +
-                      std::to_string(capacity));
+    return Status(
+        Kind::kBadArgument, Scope::kProcess, "recorder_capacity",
+        "the flight recorder's capacity must be a power of two from 2 to 16777216, not " + std::to_string(capacity));
   }
   try {
     return std::unique_ptr<Recorder>(new Recorder(capacity));
@@ -34,16 +50,16 @@ Result<std::unique_ptr<Recorder>> Recorder::create(size_t capacity) {
   }
 }
 
-// A sequence lock per slot. Words are stored with release and read with acquire, so a reader that sees a word of a later
-// record also sees that record's state and discards what it read; no fences are needed.
+// A sequence lock per slot. Words are stored with release and read with acquire, so a reader that sees a word of a
+// later record also sees that record's state and discards what it read; no fences are needed.
 void Recorder::write(const Record& record) {
   const uint64_t ticket = next_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[ticket & mask_];
   uint64_t before = slot.state.load(std::memory_order_relaxed);
   // Odd: another writer is in this slot. Larger: this writer slept for a whole round and is too late.
-  while ((before & 1) != 0 || before > 2 * ticket ||
-         !slot.state.compare_exchange_weak(before, 2 * ticket + 1, std::memory_order_acq_rel,
-                                           std::memory_order_relaxed)) {
+  while (
+      (before & 1) != 0 || before > 2 * ticket ||
+      !slot.state.compare_exchange_weak(before, 2 * ticket + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
     if ((before & 1) != 0 || before > 2 * ticket) {
       lost_.fetch_add(1, std::memory_order_relaxed);
       return;

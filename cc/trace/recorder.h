@@ -16,35 +16,35 @@ namespace jhetcc::trace {
 /// The numbers are part of dumps: add at the end.
 enum class EventKind : uint16_t {
   kNone = 0,
-  kOperationStarted,   ///< argument: fingerprint
+  kOperationStarted,  ///< argument: fingerprint
   kOperationFinished,
-  kOperationFailed,    ///< argument: Kind of the status
+  kOperationFailed,  ///< argument: Kind of the status
   kStepStarted,
   kStepFinished,
-  kFrameSent,          ///< argument: FrameType
-  kFrameReceived,      ///< argument: FrameType
+  kFrameSent,      ///< argument: FrameType
+  kFrameReceived,  ///< argument: FrameType
   kFetchStarted,
   kFetchFinished,
   kReleased,
-  kWaitStarted,        ///< somebody waits for an operation
+  kWaitStarted,  ///< somebody waits for an operation
   kWaitFinished,
-  kSleep,              ///< a progress thread goes to sleep
+  kSleep,  ///< a progress thread goes to sleep
   kWake,
-  kConnected,          ///< argument: path
-  kDisconnected,       ///< argument: path
-  kSuspected,          ///< argument: Kind of the cause
-  kVerdict,            ///< argument: number of lost members
-  kShrunk,             ///< argument: new epoch
-  kMark,               ///< argument: the user's
+  kConnected,     ///< argument: path
+  kDisconnected,  ///< argument: path
+  kSuspected,     ///< argument: Kind of the cause
+  kVerdict,       ///< argument: number of lost members
+  kShrunk,        ///< argument: new epoch
+  kMark,          ///< argument: the user's
   kKinds,
 };
 const char* eventName(EventKind kind);
 
 /// One event; fields that do not apply are zero, a peer that does not apply is -1.
 struct Record {
-  int64_t time_ns = 0;         ///< the writer's monotonic clock
+  int64_t time_ns = 0;  ///< the writer's monotonic clock
   uint64_t communicator = 0;
-  uint64_t sequence = 0;       ///< operation number within the communicator
+  uint64_t sequence = 0;  ///< operation number within the communicator
   uint64_t bytes = 0;
   uint64_t argument = 0;
   int32_t step = 0;

@@ -14,7 +14,7 @@ from jhetcc import compat
 from jhetcc.errors import BadArgumentError, UnavailableError
 from jhetcc.world import state
 
-__all__ = ["ISLANDS", "WORLD", "AxisName", "Axes", "check_placement", "index_of", "resolve"]
+__all__ = ["ISLANDS", "WORLD", "Axes", "AxisName", "check_placement", "index_of", "resolve"]
 
 AxisName = Hashable | tuple[Hashable, ...]
 WORLD = "world"

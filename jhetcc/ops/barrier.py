@@ -36,7 +36,7 @@ def _define_rank_index() -> Primitive:
 
     def lower(context: Any, *, axis: str, size: int) -> Any:
         check_placement(compat.placement(context), axis, size, "axis_index")
-        return jax.ffi.ffi_lowering("jhetcc_rank")(context, communicator=axis)
+        return compat.lower_pure(context, "jhetcc_rank", {"communicator": axis})
 
     compat.register_lowering(primitive, lower)
     return primitive
@@ -60,8 +60,9 @@ def barrier(axis_name: AxisName = WORLD) -> None:
 
     Example:
       >>> import jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.barrier()
+      >>> comm.close()
     """
     axes = resolve(axis_name, "barrier")
     barrier_p.bind(axis=axes.name, size=axes.size)
@@ -82,9 +83,10 @@ def axis_index(axis_name: AxisName = WORLD) -> jax.Array:
 
     Example:
       >>> import jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> int(jhetcc.axis_index())
       0
+      >>> comm.close()
     """
     axes = resolve(axis_name, "axis_index", hierarchical=True)
     index = rank_index_p.bind(axis=axes.name, size=axes.size)
@@ -108,9 +110,10 @@ def axis_size(axis_name: AxisName = WORLD) -> int:
 
     Example:
       >>> import jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.axis_size()
       1
+      >>> comm.close()
     """
     axes = resolve(axis_name, "axis_size", hierarchical=True)
     size = axes.size

@@ -64,9 +64,10 @@ def broadcast(x: Any, axis_name: AxisName = WORLD, root: int = 0) -> Any:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.broadcast(jnp.arange(3)).tolist()
       [0, 1, 2]
+      >>> comm.close()
     """
     axes = resolve(axis_name, "broadcast")
     root = index_of(root, axes.size, "root", "broadcast", axes.name)
@@ -93,9 +94,10 @@ def pbroadcast(x: Any, axis_name: AxisName = WORLD, source: int = 0) -> Any:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.pbroadcast(jnp.arange(3), "world", 0).tolist()
       [0, 1, 2]
+      >>> comm.close()
     """
     return broadcast(x, axis_name, source)
 
@@ -107,9 +109,14 @@ def _pairs(perm: Iterable[Any], size: int, name: str) -> tuple[tuple[int, int], 
         try:
             source, target = pair
         except (TypeError, ValueError) as error:
-            raise BadArgumentError(f"ppermute: perm holds pairs (source, destination), not {pair!r}", code="perm") from error
+            raise BadArgumentError(
+                f"ppermute: perm holds pairs (source, destination), not {pair!r}", code="perm"
+            ) from error
         pairs.append(
-            (index_of(source, size, "source", "ppermute", name), index_of(target, size, "destination", "ppermute", name))
+            (
+                index_of(source, size, "source", "ppermute", name),
+                index_of(target, size, "destination", "ppermute", name),
+            )
         )
     for side, word in ((0, "source"), (1, "destination")):
         ends = [pair[side] for pair in pairs]
@@ -140,9 +147,10 @@ def ppermute(x: Any, axis_name: AxisName = WORLD, perm: Iterable[tuple[int, int]
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.ppermute(jnp.arange(3), "world", [(0, 0)]).tolist()
       [0, 1, 2]
+      >>> comm.close()
     """
     axes = resolve(axis_name, "ppermute")
     pairs = _pairs(perm, axes.size, axes.name)
@@ -184,9 +192,10 @@ def all_to_all(x: Any, axis_name: AxisName, split_axis: int, concat_axis: int, *
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.all_to_all(jnp.ones((1, 4)), "world", 0, 1).shape
       (4, 1)
+      >>> comm.close()
     """
     axes = resolve(axis_name, "all_to_all")
     size = axes.size
@@ -248,10 +257,11 @@ def ragged_all_to_all(
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> i = lambda k: jnp.array([k])
       >>> jhetcc.ragged_all_to_all(jnp.array([7, 8, 9]), jnp.zeros(3, int), i(1), i(2), i(0), i(2)).tolist()
       [8, 9, 0]
+      >>> comm.close()
     """
     from jhetcc.ops.gather import all_gather
 
@@ -277,6 +287,10 @@ def ragged_all_to_all(
     for source in range(axes.size):
         first, where = plan[source, 0], plan[source, 1]
         inside = (rows >= where) & (rows < where + take[source])
-        picked = jnp.take(parts[source], jnp.clip(rows - where + first, 0, operand.shape[0] - 1), axis=0) if operand.shape[0] else output
+        picked = (
+            jnp.take(parts[source], jnp.clip(rows - where + first, 0, operand.shape[0] - 1), axis=0)
+            if operand.shape[0]
+            else output
+        )
         output = jnp.where(inside.reshape(-1, *(1,) * (output.ndim - 1)), picked, output)
     return output

@@ -59,11 +59,13 @@ def _lengths(lengths: Sequence[int] | None, size: int, function: str) -> Lengths
         numbers = tuple(length.__index__() for length in lengths)
     except (AttributeError, TypeError) as error:
         raise BadArgumentError(
-            f"{function}: lengths are Python integers known at trace time, one for each rank, not {lengths!r}", code="lengths"
+            f"{function}: lengths are Python integers known at trace time, one for each rank, not {lengths!r}",
+            code="lengths",
         ) from error
     if len(numbers) != size or min(numbers) < 0:
         raise BadArgumentError(
-            f"{function}: lengths {numbers} must hold one number, zero or more, for each of the {size} ranks", code="lengths"
+            f"{function}: lengths {numbers} must hold one number, zero or more, for each of the {size} ranks",
+            code="lengths",
         )
     return numbers
 
@@ -103,14 +105,17 @@ def all_gather(
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.all_gather(jnp.zeros(10)).shape, jhetcc.all_gather(jnp.zeros(10), tiled=True).shape
       ((1, 10), (10,))
+      >>> comm.close()
     """
     axes = resolve(axis_name, "all_gather")
     numbers = _lengths(lengths, axes.size, "all_gather")
     if numbers is not None and axis != 0:
-        raise BadArgumentError(f"all_gather: lengths count rows of dimension 0, axis={axis} does not go with them", code="axis")
+        raise BadArgumentError(
+            f"all_gather: lengths count rows of dimension 0, axis={axis} does not go with them", code="axis"
+        )
 
     def body(array: Any) -> Any:
         params = {"axis": axes.name, "size": axes.size, "lengths": numbers}
@@ -145,9 +150,10 @@ def psum_scatter(x: Any, axis_name: AxisName = WORLD, *, scatter_dimension: int 
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.psum_scatter(jnp.arange(4.0), tiled=True).shape
       (4,)
+      >>> comm.close()
     """
     axes = resolve(axis_name, "psum_scatter")
     size = axes.size
@@ -187,9 +193,10 @@ def gather(x: Any, axis_name: AxisName = WORLD, root: int = 0, lengths: Sequence
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.gather(jnp.arange(2)).tolist()
       [[0, 1]]
+      >>> comm.close()
     """
     axes = resolve(axis_name, "gather")
     root = index_of(root, axes.size, "root", "gather", axes.name)
@@ -222,9 +229,10 @@ def scatter(x: Any, axis_name: AxisName = WORLD, root: int = 0, lengths: Sequenc
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.scatter(jnp.array([[5, 6]])).tolist()
       [5, 6]
+      >>> comm.close()
     """
     axes = resolve(axis_name, "scatter")
     root = index_of(root, axes.size, "root", "scatter", axes.name)

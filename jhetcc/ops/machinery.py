@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
@@ -107,26 +108,34 @@ def _transposed(transpose: Callable[..., Any], ct: Any, x: Any, params: dict[str
 
 def _refusing(name: str, why: str) -> Callable[..., Any]:
     def rule(primals: Any, tangents: Any, **params: Any) -> Any:
-        raise BadArgumentError(f"{name} on '{params.get('axis')}' is not differentiable: {why}", code="not_differentiable")
+        raise BadArgumentError(
+            f"{name} on '{params.get('axis')}' is not differentiable: {why}", code="not_differentiable"
+        )
 
     return rule
 
 
 def describe(name: str, aval: Any | None, params: dict[str, Any]) -> Operation:
     """The operation as a value, from a primitive's parameters."""
-    keys = {key: params[key] for key in ("op", "root", "perm", "lengths", "to", "from_", "tag") if params.get(key) is not None}
+    keys = {
+        key: params[key]
+        for key in ("op", "root", "perm", "lengths", "to", "from_", "tag")
+        if params.get(key) is not None
+    }
     if aval is None:
         return Operation(name, **keys)
     return Operation(name, wire.name_of(aval.dtype), tuple(aval.shape), **keys)
 
 
-def emit(context: Any, name: str, aval: Any | None, params: dict[str, Any], operands: tuple[Any, ...], alias: bool = False) -> Any:
+def emit(
+    context: Any, name: str, aval: Any | None, params: dict[str, Any], operands: tuple[Any, ...], alias: bool = False
+) -> Any:
     """Checks the placement, warms the schedule cache and writes the call."""
     axis = params["axis"]
     check_placement(compat.placement(context), axis, params["size"], name)
     text = describe(name, aval, params).text()
     state.communicator(axis).prepare(text)
-    attributes = {"operation": text, "communicator": axis}
+    attributes = {"operation": text, "communicator": axis, "size": np.int64(params["size"])}
     return compat.lower_ordered(context, "jhetcc_collective", operands, attributes, alias)
 
 

@@ -52,7 +52,9 @@ def _define_send() -> Primitive:
         return primitive.bind(jax.numpy.moveaxis(x, dim, 0), **params), []
 
     def refuse(primals: Any, tangents: Any, **params: Any) -> Any:
-        raise BadArgumentError(f"send on '{params['axis']}' is not differentiable: {_REFUSED}", code="not_differentiable")
+        raise BadArgumentError(
+            f"send on '{params['axis']}' is not differentiable: {_REFUSED}", code="not_differentiable"
+        )
 
     compat.register_lowering(primitive, lower)
     batching.primitive_batchers[primitive] = batch
@@ -62,9 +64,7 @@ def _define_send() -> Primitive:
 
 def _define_recv() -> Primitive:
     primitive = Primitive("jhetcc_recv")
-    primitive.def_effectful_abstract_eval(
-        lambda *, shape, dtype, **_: (compat.array(shape, dtype), {compat.EFFECT})
-    )
+    primitive.def_effectful_abstract_eval(lambda *, shape, dtype, **_: (compat.array(shape, dtype), {compat.EFFECT}))
     primitive.def_impl(functools.partial(eager, primitive))
 
     def lower(context: Any, *, shape: tuple[int, ...], dtype: Any, **params: Any) -> Any:
@@ -155,7 +155,8 @@ def recv(shape_dtype_like: Any, source: int, *, tag: int = 0, axis_name: AxisNam
             like = wire.as_array(like, "recv")
         if jax.numpy.issubdtype(like.dtype, jax.dtypes.prng_key):
             raise BadArgumentError(
-                "recv: random keys are received as numbers: send jax.random.key_data(key) and wrap what arrives", code="dtype"
+                "recv: random keys are received as numbers: send jax.random.key_data(key) and wrap what arrives",
+                code="dtype",
             )
         sent, back = wire.move_dtype(like.dtype)
         sent = jax.dtypes.canonicalize_dtype(sent)
@@ -188,9 +189,10 @@ def sendrecv(x: Any, dest: int, source: int, *, tag: int = 0, axis_name: AxisNam
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.sendrecv(jnp.arange(2), 0, 0).tolist()
       [0, 1]
+      >>> comm.close()
     """
     axes = resolve(axis_name, "sendrecv")
     to = index_of(dest, axes.size, "dest", "sendrecv", axes.name)

@@ -43,7 +43,9 @@ def _reduce_transpose(ct: Any, *, op: str, **params: Any) -> Any:
 
 
 reduce_sum_p = define("reduce", transpose=_reduce_transpose, in_place=True)
-reduce_p = define("reduce", not_differentiable="only reduce(..., op='sum') and op='mean' have derivatives", in_place=True)
+reduce_p = define(
+    "reduce", not_differentiable="only reduce(..., op='sum') and op='mean' have derivatives", in_place=True
+)
 
 
 def _bind(x: Any, primitive: Any, **params: Any) -> Any:
@@ -98,9 +100,10 @@ def psum(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.psum({"w": jnp.array([1.0, 2.0])})["w"].tolist()
       [1.0, 2.0]
+      >>> comm.close()
     """
     if type(x) is int and x == 1:
         axes = resolve(axis_name, "psum", hierarchical=True)
@@ -133,9 +136,10 @@ def psum_invariant(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Example:
       >>> import jax, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> float(jax.grad(lambda w: jhetcc.psum_invariant(w * 3.0))(2.0))
       3.0
+      >>> comm.close()
     """
     return _all_reduce(x, axis_name, "psum_invariant", psum_invariant_p, "sum", None)
 
@@ -156,9 +160,10 @@ def pmean(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.pmean(jnp.array([True, False])).tolist()
       [1.0, 0.0]
+      >>> comm.close()
     """
     axes = resolve(axis_name, "pmean", hierarchical=True)
     leaves, structure = jax.tree.flatten(x)
@@ -191,9 +196,10 @@ def pmax(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.pmax(jnp.array([3, -1])).tolist()
       [3, -1]
+      >>> comm.close()
     """
     return _all_reduce(x, axis_name, "pmax", pmax_p, "max", jax.lax.pmax)
 
@@ -214,9 +220,10 @@ def pmin(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.pmin(jnp.array([3, -1])).tolist()
       [3, -1]
+      >>> comm.close()
     """
     return _all_reduce(x, axis_name, "pmin", pmin_p, "min", jax.lax.pmin)
 
@@ -237,9 +244,10 @@ def pprod(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.pprod(jnp.array([2.0, 5.0])).tolist()
       [2.0, 5.0]
+      >>> comm.close()
     """
     return _all_reduce(x, axis_name, "pprod", pprod_p, "prod", None)
 
@@ -265,9 +273,10 @@ def reduce(x: Any, axis_name: AxisName = WORLD, root: int = 0, op: str = "sum") 
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> jhetcc.reduce(jnp.array([4.0]), root=0, op="max").tolist()
       [4.0]
+      >>> comm.close()
     """
     axes = resolve(axis_name, "reduce")
     root = index_of(root, axes.size, "root", "reduce", axes.name)
@@ -280,7 +289,8 @@ def reduce(x: Any, axis_name: AxisName = WORLD, root: int = 0, op: str = "sum") 
         array = wire.as_array(leaf, "reduce")
         if op == "mean" and not wire.mean_on_wire(array.dtype):
             raise BadArgumentError(
-                f"reduce: a mean of {array.dtype} needs a floating dtype at the root; convert with astype first", code="reduction"
+                f"reduce: a mean of {array.dtype} needs a floating dtype at the root; convert with astype first",
+                code="reduction",
             )
         array, back = wire.for_reduction(array, op, "reduce")
         primitive = reduce_sum_p if op in ("sum", "mean") else reduce_p

@@ -68,9 +68,10 @@ def scope(f: Callable[..., Any]) -> Callable[..., Any]:
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> float(jhetcc.scope(lambda x: jhetcc.psum(x) + 1)(jnp.float32(2)))
       3.0
+      >>> comm.close()
     """
     programs: dict[Any, Callable[..., Any]] = {}
 
@@ -115,10 +116,11 @@ def jit(f: Callable[..., Any] | None = None, **jax_jit_arguments: Any) -> Callab
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
-      >>> _ = jhetcc.init()
+      >>> comm = jhetcc.init(num_processes=1)
       >>> step = jhetcc.jit(lambda x: jhetcc.pmean(x * 2.0), donate_argnums=0)
       >>> step(jnp.ones(2)).tolist()
       [2.0, 2.0]
+      >>> comm.close()
     """
     if f is None:
         return functools.partial(jit, **jax_jit_arguments)

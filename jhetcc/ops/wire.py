@@ -38,7 +38,14 @@ _NAMES = {
         np.complex128: "c128",
     }.items()
 }
-_SUB_BYTE = {"int4": jnp.int8, "int2": jnp.int8, "uint4": jnp.uint8, "uint2": jnp.uint8, "int1": jnp.int8, "uint1": jnp.uint8}
+_SUB_BYTE = {
+    "int4": jnp.int8,
+    "int2": jnp.int8,
+    "uint4": jnp.uint8,
+    "uint2": jnp.uint8,
+    "int1": jnp.int8,
+    "uint1": jnp.uint8,
+}
 
 
 def name_of(dtype: Any) -> str:
@@ -58,7 +65,9 @@ def as_array(x: Any, function: str) -> Any:
     try:
         return jnp.asarray(x)
     except (TypeError, ValueError) as error:
-        raise BadArgumentError(f"{function}: {type(x).__name__} {x!r} is not an array: {error}", code="not_an_array") from error
+        raise BadArgumentError(
+            f"{function}: {type(x).__name__} {x!r} is not an array: {error}", code="not_an_array"
+        ) from error
 
 
 def is_empty_tangent(x: Any) -> bool:
@@ -84,7 +93,9 @@ def for_reduction(x: Any, op: str, function: str) -> tuple[Any, Callable[[Any], 
         raise TypeError(f"{function} of random keys ({x.dtype}) has no meaning; reduce the numbers drawn from them")
     dtype = x.dtype
     if jnp.issubdtype(dtype, jnp.complexfloating) and op in ("max", "min"):
-        raise TypeError(f"{function} of {dtype}: complex numbers have no order; reduce jnp.abs(x), or real and imaginary part")
+        raise TypeError(
+            f"{function} of {dtype}: complex numbers have no order; reduce jnp.abs(x), or real and imaginary part"
+        )
     if dtype == jnp.bool_:
         return (x.astype(jnp.int32), _same) if op in ("sum", "prod") else (x, _same)
     if np.dtype(dtype) in _NAMES:

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings the core's log lines to Python's ``logging`` (logger ``jhetcc.<room>``), from a small thread of its own."""
+"""Brings the core's log lines to Python's ``logging`` (logger ``jhetcc.<room>``), from a small thread of its own.
+
+The same thread notices that a communicator ended and has the flight recorder written, where ``JHETCC_TRACE_DIR`` asks for it.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from jhetcc import _core
 
@@ -17,7 +21,8 @@ _PERIOD_SECONDS = 0.2
 class LogPump:
     """Looks for lines a few times a second until closed; closing takes the rest along."""
 
-    def __init__(self) -> None:
+    def __init__(self, aborts: Callable[[], int] | None = None, on_abort: Callable[[], None] | None = None) -> None:
+        self._aborts, self._on_abort, self._seen = aborts, on_abort, 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jhetcc-log", daemon=True)
         self._thread.start()
@@ -25,6 +30,15 @@ class LogPump:
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD_SECONDS):
             self._drain()
+            self._look()
+
+    def _look(self) -> None:
+        if self._aborts is None or self._on_abort is None:
+            return
+        count = self._aborts()
+        if count > self._seen:
+            self._seen = count
+            self._on_abort()
 
     @staticmethod
     def _drain() -> None:
@@ -37,3 +51,4 @@ class LogPump:
         self._stop.set()
         self._thread.join(timeout=2.0)
         self._drain()
+        self._look()

@@ -18,7 +18,7 @@ from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
 from jhetcc.planner import Layout
 from jhetcc.world import secret as job_secret
-from jhetcc.world import state
+from jhetcc.world import flight, state
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
 from jhetcc.world.logs import LogPump
@@ -28,6 +28,7 @@ from jhetcc.world.rendezvous import Member, Rendezvous, host_identity
 __all__ = ["World", "init"]
 
 _log = logging.getLogger("jhetcc")
+_had_world = False
 _init_lock = threading.Lock()
 _PLATFORMS_TO_COME = {"cuda", "gpu", "rocm"}
 
@@ -86,7 +87,7 @@ class World:
             for a in range(self.local_count):
                 for b in range(a + 1, self.local_count):
                     self.process.add_local_pair(a, b)
-        self._logs = LogPump()
+        self._logs = LogPump(self._aborts, self._dump) if self.options.trace_dir else LogPump()
         self.process.start()
         self.planner = Planner(self.process, self.options, self._layout_of)
         self._open = True
@@ -115,6 +116,17 @@ class World:
             "help": 200e-6 if self.local_count == 1 else 50e-6,
         }
 
+    def _aborts(self) -> int:
+        return dict(self.process.counters())["aborts"]
+
+    def _dump(self) -> None:
+        try:
+            path = flight.dump(self.process, str(self.options.trace_dir), "a communicator ended", self.first_rank)
+        except OSError as why:
+            _log.warning("cannot write the flight recorder to JHETCC_TRACE_DIR: %s", why)
+        else:
+            _log.warning("flight recorder written to %s", path)
+
     # -- communicators
     def create(self, name: str, world_ranks: tuple[int, ...], epoch: int) -> Communicator:
         places = [self._places[rank] for rank in world_ranks]
@@ -127,8 +139,13 @@ class World:
         """The shrunk successor of a communicator; programs traced for the old size are forgotten."""
         self.process.destroy_communicator(old.name)
         state.forget(old.name)
-        if "jax" in sys.modules:
-            sys.modules["jax"].clear_caches()
+        _forget_traces()
+        if old.name == "world":  # islands shrink with the world: each goes on with its first surviving rank
+            self.process.destroy_communicator("islands")
+            first: dict[str, int] = {}
+            for rank in world_ranks:
+                first.setdefault(self._places[rank], rank)
+            self.create("islands", tuple(first.values()), epoch)
         return self.create(old.name, world_ranks, epoch)
 
     def close_communicator(self, communicator: Communicator) -> None:
@@ -173,6 +190,12 @@ class World:
             self.rendezvous.close()
         if self._logs is not None:
             self._logs.close()
+
+
+def _forget_traces() -> None:
+    """Programs traced for another world must be traced again."""
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 def _ordinal(device: Any) -> int:
@@ -247,6 +270,7 @@ def init(
       (1, 0)
       >>> comm.close()
     """
+    global _had_world
     with _init_lock:
         if state.current() is not None:
             raise BadArgumentError(
@@ -267,6 +291,9 @@ def init(
         key = None
         if launch.num_processes > 1:
             key = job_secret.find(options, launch.coordinator, secret)
+        if _had_world:
+            _forget_traces()
+        _had_world = True
         world = World(options, launch, found, count)
         begin = time.monotonic()
         world.start(key, options.init_timeout, platform)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What programs look like: the calls in the lowered text, their order, memory reuse, packing, placement."""
 
+import itertools
 import re
 
 import jax
@@ -54,8 +55,18 @@ def test_texts():
         jh.send(x, 1, tag=3)
         y = jh.recv(jax.ShapeDtypeStruct((4,), jnp.int8), 1, tag=2**32 - 1)
         x = jh.sendrecv(x, 1, 1) + jh.pmean(x) + jh.pprod(x) + jh.psum_invariant(x)
-        x = jh.reduce(x, "world", 1, "max") + jh.broadcast(x, root=1) + jh.ppermute(x, perm=zip([1, 0], [0, 1], strict=True))
-        return jh.gather(x, lengths=(2, 1)), jh.scatter(x, root=1), jh.all_to_all(x, "world", 0, 0), jh.psum_scatter(x), y
+        x = (
+            jh.reduce(x, "world", 1, "max")
+            + jh.broadcast(x, root=1)
+            + jh.ppermute(x, perm=zip([1, 0], [0, 1], strict=True))
+        )
+        return (
+            jh.gather(x, lengths=(2, 1)),
+            jh.scatter(x, root=1),
+            jh.all_to_all(x, "world", 0, 0),
+            jh.psum_scatter(x),
+            y,
+        )
 
     assert operations(text_of(f)) == [
         "barrier()",
@@ -79,7 +90,7 @@ def chain(text):
     """Whether each call takes the token that the call before gave."""
     calls = re.findall(r"(%\w+):?\d* = stablehlo.custom_call @jhetcc_collective\((%[\w#]+)", text)
     assert calls
-    return all(token.split("#")[0] == before for (before, _), (_, token) in zip(calls, calls[1:], strict=False))
+    return all(token.split("#")[0] == before for (before, _), (_, token) in itertools.pairwise(calls))
 
 
 def test_programs_take_no_token():
@@ -97,7 +108,9 @@ def test_unused_results_are_kept():
     """C031: operations whose results nobody reads stay, with equal ones apart, also in programs without results."""
     assert operations(text_of(lambda x: (jh.psum(x), jh.psum(x), x)[2])) == ["psum(f32[2,3])"] * 2
     assert operations(text_of(lambda x: jh.barrier())) == ["barrier()"]
-    assert operations(text_of(lambda x: jax.jit(lambda y: (jh.send(y, 1), y)[1])(x) * 0)) == ["send(f32[2,3], to=1, tag=0)"]
+    assert operations(text_of(lambda x: jax.jit(lambda y: (jh.send(y, 1), y)[1])(x) * 0)) == [
+        "send(f32[2,3], to=1, tag=0)"
+    ]
     text = text_of(lambda x: lax.scan(lambda c, _: (c, (jh.psum(c), None)[1]), x, None, length=3)[0])
     assert operations(text) == ["psum(f32[2,3])"]
 
@@ -173,7 +186,12 @@ def test_memory_reuse(f, donated, reused):
 
 def test_packing():
     """One operation for each dtype, in tree order; structure, shapes and dtypes come back."""
-    tree = {"a": jnp.ones((2, 3)), "b": [jnp.ones(4, jnp.bfloat16), jnp.ones(()), None], "c": (), "d": jnp.ones(2, bool)}
+    tree = {
+        "a": jnp.ones((2, 3)),
+        "b": [jnp.ones(4, jnp.bfloat16), jnp.ones(()), None],
+        "c": (),
+        "d": jnp.ones(2, bool),
+    }
     text = text_of(jh.psum, tree)
     assert operations(text) == ["psum(f32[7])", "psum(bf16[4])", "psum(i32[2])"]
     out = jax.eval_shape(jh.psum, tree)
@@ -237,10 +255,12 @@ def test_islands(wire):
     one = mapped(lambda x: jh.pmean(x, ("d", "islands")), 1)
     text = jax.jit(one).lower(X).as_text()
     assert operations(text) == ["pmean(f32[2,3])"]
-    refused(mapped(lambda x: jh.psum(x, ("d", "islands")), 2), X, match="'islands'.*runs on 2 devices.*one device")
+    refused(mapped(lambda x: jh.psum(x, ("d", "islands")), 2), X, match=r"'islands'.*runs on 2 devices.*one device")
     x = jax.device_put(np.ones((4, 3), np.float32), NamedSharding(over(4), P("d")))
-    refused(lambda x: jh.psum(x, "islands"), x, match="'islands'.*4 devices")
-    refused(mapped(lambda x: jh.psum(x, ("d", "world")), 4), np.ones((4, 2)), match="mixes local mesh axes with 'world'")
+    refused(lambda x: jh.psum(x, "islands"), x, match=r"'islands'.*4 devices")
+    refused(
+        mapped(lambda x: jh.psum(x, ("d", "world")), 4), np.ones((4, 2)), match="mixes local mesh axes with 'world'"
+    )
     refused(mapped(lambda x: jh.all_gather(x, ("d", "islands")), 1), X, match="a tuple of axes is taken by psum")
     refused(mapped(lambda x: jh.psum(x, "d"), 1), X, match="axes of the local program only; use jax.lax.psum")
     refused(lambda x: jh.psum(x, ("islands", "world")), X, match="more than one name")

@@ -42,7 +42,9 @@ def test_grad_like_lax(name):
     x = np.random.default_rng(0).normal(size=(N, 4, 2)).astype(np.float32)
     ours, theirs = LINEAR[name](jh, "world"), LINEAR[name](lax, "d")
     for order in (jax.grad, lambda f: jax.grad(lambda x: (jax.grad(f)(x) ** 3).sum())):
-        np.testing.assert_allclose(on_ranks(order(loss(ours)), x), on_ranks(order(loss(theirs)), x), rtol=2e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            on_ranks(order(loss(ours)), x), on_ranks(order(loss(theirs)), x), rtol=2e-4, atol=1e-4
+        )
     for mode in (jax.jacfwd, jax.jacrev):
         np.testing.assert_allclose(on_ranks(mode(ours), x), on_ranks(mode(theirs), x), atol=1e-6)
 
@@ -120,7 +122,6 @@ def test_hessian_and_jacobians():
         np.testing.assert_allclose(got, factor[:, None, None] * np.diag(np.cos(x[0])), rtol=1e-5)
     hessian = on_ranks(jax.hessian(lambda y, r: f(y, r).sum()), x, rank)
     assert hessian.shape == (N, 3, 3) and np.isfinite(hessian).all()
-    y, lin = jax.linearize(lambda z: z * 2, 3.0)
     out = on_ranks(lambda y: jax.linearize(jh.psum, y)[1](y), x)
     np.testing.assert_allclose(out[0], x.sum(0), rtol=1e-6)
 
@@ -128,7 +129,7 @@ def test_hessian_and_jacobians():
 @pytest.mark.parametrize("f", [jh.pmax, jh.pmin, jh.pprod, lambda x: jh.reduce(x, op="max")])
 def test_not_differentiable(f):
     """max, min and products have no derivative, and say their name; stop_gradient and integers pass."""
-    with pytest.raises(BadArgumentError, match="(pmax|pmin|pprod|reduce).*not differentiable"):
+    with pytest.raises(BadArgumentError, match=r"(pmax|pmin|pprod|reduce).*not differentiable"):
         jax.make_jaxpr(jax.grad(lambda x: f(x).sum()))(jnp.ones(2))
     jax.make_jaxpr(jax.grad(lambda x: (x * f(lax.stop_gradient(x))).sum()))(jnp.ones(2))
     jax.make_jaxpr(jax.grad(lambda x: (x * f(jnp.arange(2))).sum()))(jnp.ones(2))
@@ -137,7 +138,7 @@ def test_not_differentiable(f):
 def test_send_is_not_differentiable(world):
     """C043: the two halves of a message cannot be transposed apart; refused while tracing."""
     world.add("world", N, 1)
-    with pytest.raises(BadArgumentError, match="send on 'world' is not differentiable.*sendrecv"):
+    with pytest.raises(BadArgumentError, match=r"send on 'world' is not differentiable.*sendrecv"):
         jax.make_jaxpr(jax.grad(lambda x: (jh.send(x, 1), x.sum())[1]))(jnp.ones(2))
 
 
@@ -206,10 +207,15 @@ def test_cond_scan_while():
     grads = on_ranks(jax.grad(lambda y: body(y).sum()), x)
     np.testing.assert_allclose(grads, np.ones_like(x), rtol=1e-6)
     looped = on_ranks(
-        lambda y: lax.while_loop(lambda s: (jh.psum(s[0]) < 40).all(), lambda s: (s[0] + 1, jh.pmax(s[1])), (y * 0, y))[0], x
+        lambda y: lax.while_loop(lambda s: (jh.psum(s[0]) < 40).all(), lambda s: (s[0] + 1, jh.pmax(s[1])), (y * 0, y))[
+            0
+        ],
+        x,
     )
     assert (looped == 10).all()
-    again = on_ranks(lambda y: lax.fori_loop(0, 100, lambda _, z: 0.99 * jh.psum(z) / N, y), np.ones((N, 1000), np.float32))
+    again = on_ranks(
+        lambda y: lax.fori_loop(0, 100, lambda _, z: 0.99 * jh.psum(z) / N, y), np.ones((N, 1000), np.float32)
+    )
     np.testing.assert_allclose(again, 0.99**100, rtol=1e-4)
 
 

@@ -18,7 +18,10 @@ std::vector<LogLine> popAll() {
 }
 
 struct FreshLog {
-  FreshLog() { CHECK(setLogSpec("warn").isOk()); popAll(); }
+  FreshLog() {
+    CHECK(setLogSpec("warn").isOk());
+    popAll();
+  }
   ~FreshLog() {
     setLogSink({});
     CHECK(setLogSpec("warn").isOk());

@@ -64,7 +64,10 @@ TEST_CASE("bytes are little endian and reading stops at the first field that doe
   ByteReader limited(std::string_view(writer.bytes()).substr(10));
   CHECK(limited.text(2).empty());
   CHECK(!limited.ok());
-  ByteReader lying(std::string_view("\xff\xff\xff\xff" "ab", 6));
+  ByteReader lying(
+      std::string_view("\xff\xff\xff\xff"
+                       "ab",
+                       6));
   CHECK(lying.text(SIZE_MAX).empty());
   CHECK(!lying.ok());
 }
@@ -87,8 +90,10 @@ TEST_CASE("the bounded queue keeps order, says when full, and loses nothing betw
     threads.emplace_back([&] {
       for (uint64_t n = 1; n <= kPerThread;) {
         uint64_t copy = n;
-        if (queue.push(std::move(copy))) ++n;
-        else std::this_thread::yield();
+        if (queue.push(std::move(copy)))
+          ++n;
+        else
+          std::this_thread::yield();
       }
     });
     threads.emplace_back([&] {
@@ -118,7 +123,8 @@ TEST_CASE("late libraries: found by any of the names, or an error that tells all
 
   Status missing = LateLibrary::load({"libfoo", "", {"libnosuch.so.7", "libnosuch.so"}, "install foo"}).status();
   CHECK(missing.kind() == Kind::kUnavailable);
-  for (const char* part : {"libfoo cannot be loaded", "libnosuch.so.7 (", "libnosuch.so (", "No such file", "; install foo"}) {
+  for (const char* part :
+       {"libfoo cannot be loaded", "libnosuch.so.7 (", "libnosuch.so (", "No such file", "; install foo"}) {
     CHECK_MESSAGE(missing.message().find(part) != std::string::npos, missing.message());
   }
   // A named file is taken or refused: no silent fallback to the usual names.
@@ -129,15 +135,13 @@ TEST_CASE("late libraries: found by any of the names, or an error that tells all
 TEST_CASE("threads of ours are named and take no signals") {
   sigset_t mask;
   sigemptyset(&mask);
-  bool ran = false;
-  std::thread thread = startThread("jhetcc-test", [&] {
-    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
-    ran = true;
-  });
   char name[16] = {};
-  pthread_getname_np(thread.native_handle(), name, sizeof(name));
-  thread.join();
-  CHECK(ran);
+  Result<std::thread> thread = startThread("jhetcc-test", [&] {
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+  });
+  REQUIRE(thread.isOk());
+  thread.value().join();
   CHECK(std::string(name) == "jhetcc-test");
   CHECK(sigismember(&mask, SIGINT) == 1);
   CHECK(sigismember(&mask, SIGTERM) == 1);

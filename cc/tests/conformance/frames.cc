@@ -14,7 +14,8 @@ TEST_CASE_TEMPLATE("frames keep order and content in both directions", P, JHETCC
     pair.sendSurely(*pair.a, dataHeader(i, sizes[i]), pattern(sizes[i], i).data());
     pair.sendSurely(*pair.b, dataHeader(i, sizes[i]), pattern(sizes[i], ~i).data());
   }
-  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == sizes.size() && pair.from_b.frames.size() == sizes.size(); }));
+  REQUIRE(pair.until(
+      [&] { return pair.from_a.frames.size() == sizes.size() && pair.from_b.frames.size() == sizes.size(); }));
   for (uint32_t i = 0; i < sizes.size(); ++i) {
     const FrameHeader expected = dataHeader(i, sizes[i]);
     REQUIRE(std::memcmp(&pair.from_a.frames[i].header, &expected, sizeof expected) == 0);

@@ -32,9 +32,8 @@ void checkUsable(Pair& pair, uint64_t cookie) {
   REQUIRE(pair.until([&] { return pair.from_a.frames.size() > before; }));
   fetchSurely(pair, pair.from_a.frames.back().header, destination.data(), cookie);
   CHECK(destination.holds(source));
-  REQUIRE(pair.until([&] {
-    return std::count(pair.from_b.released.begin(), pair.from_b.released.end(), cookie) == 1;
-  }));
+  REQUIRE(
+      pair.until([&] { return std::count(pair.from_b.released.begin(), pair.from_b.released.end(), cookie) == 1; }));
 }
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -44,13 +43,14 @@ constexpr uint64_t kMiB = 1 << 20;
 TEST_CASE_TEMPLATE("offers of every size arrive whole and are released", P, JHETCC_TRANSPORTS) {
   P pair;
   uint64_t cookie = 100;
-  for (const uint64_t size : {uint64_t{1}, uint64_t{7}, uint64_t{64}, uint64_t{4097}, 65536 + uint64_t{3}, kMiB - 1, kMiB,
-                              kMiB + 1, 3 * kMiB + 5, 8 * kMiB}) {
+  for (const uint64_t size : {uint64_t{1}, uint64_t{7}, uint64_t{64}, uint64_t{4097}, 65536 + uint64_t{3}, kMiB - 1,
+                              kMiB, kMiB + 1, 3 * kMiB + 5, 8 * kMiB}) {
     CAPTURE(size);
     const std::vector<uint8_t> source = pattern(size, size);
     Guarded destination(size);
     pair.sendSurely(*pair.a, offerHeader(source.data(), size, ++cookie), nullptr);
-    REQUIRE(pair.until([&] { return !pair.from_a.frames.empty() && pair.from_a.frames.back().header.cookie == cookie; }));
+    REQUIRE(
+        pair.until([&] { return !pair.from_a.frames.empty() && pair.from_a.frames.back().header.cookie == cookie; }));
     const FrameHeader offer = pair.from_a.frames.back().header;
     CHECK(offer.length == size);
     CHECK(offer.type == FrameType::kOffer);
@@ -66,7 +66,9 @@ TEST_CASE_TEMPLATE("an offer may be fetched from inside a poll", P, JHETCC_TRANS
   const std::vector<uint8_t> source = pattern(200'003, 4);
   Guarded destination(source.size());
   bool done = false;
-  pair.from_a.on_frame = [&](const ReceivedFrame& frame) { done = fetchAtB(pair, frame.header, destination.data(), 5); };
+  pair.from_a.on_frame = [&](const ReceivedFrame& frame) {
+    done = fetchAtB(pair, frame.header, destination.data(), 5);
+  };
   pair.sendSurely(*pair.a, offerHeader(source.data(), source.size(), 1), nullptr);
   REQUIRE(pair.until([&] { return done || !pair.from_a.fetched.empty(); }));
   CHECK(destination.holds(source));

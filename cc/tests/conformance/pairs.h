@@ -17,7 +17,8 @@ namespace jhetcc::transport::conformance {
 
 class SimPair : public Pair {
  public:
-  explicit SimPair(uint64_t seed = 1, const sim::Options& options = {}) : SimPair(std::make_unique<sim::Network>(seed, options)) {}
+  explicit SimPair(uint64_t seed = 1, const sim::Options& options = {})
+      : SimPair(std::make_unique<sim::Network>(seed, options)) {}
   void tick() override { network->step(); }
   std::unique_ptr<sim::Network> network;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends in two processes, and what the survivor sees when the other one is killed.
-#include <csignal>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "conformance/pairs.h"
 
@@ -84,9 +85,10 @@ struct Way {
 };
 
 std::vector<Way> ways() {
-  return {{"shm, reads", [](Fd socket, bool creator) { return makeShm(std::move(socket), creator, true); }, unixSockets},
-          {"shm, ring", [](Fd socket, bool creator) { return makeShm(std::move(socket), creator, false); }, unixSockets},
-          {"tcp", [](Fd socket, bool) { return makeTcp(std::move(socket), "parent and child"); }, connectLoopback}};
+  return {
+      {"shm, reads", [](Fd socket, bool creator) { return makeShm(std::move(socket), creator, true); }, unixSockets},
+      {"shm, ring", [](Fd socket, bool creator) { return makeShm(std::move(socket), creator, false); }, unixSockets},
+      {"tcp", [](Fd socket, bool) { return makeTcp(std::move(socket), "parent and child"); }, connectLoopback}};
 }
 
 }  // namespace

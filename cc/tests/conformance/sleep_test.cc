@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleeping on the wait descriptor: two threads, one endpoint each; no wake-up may be lost. A lost one is a 10 s timeout.
+// Sleeping on the wait descriptor: two threads, one endpoint each; no wake-up may be lost. A lost one is a 10 s
+// timeout.
 #include <poll.h>
 
 #include <atomic>

@@ -20,18 +20,25 @@ int drawSize(std::mt19937_64& random) {
 
 Status drawCause(Network& network, int victim) {
   switch (network.draw(6)) {
-    case 0: return Status(Kind::kMismatch, Scope::kCommunicator, "mismatch", "fingerprints differ");
-    case 1: return Status(Kind::kAborted, Scope::kCommunicator, "aborted", "by the user");
-    case 2: return Status(Kind::kInternal, Scope::kProcess, "internal", "a check failed");
-    case 3: return Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", "30 s passed", {victim});
-    default: return Status(Kind::kDisconnected, Scope::kRank, "peer_lost", "reset by peer", {victim});
+    case 0:
+      return Status(Kind::kMismatch, Scope::kCommunicator, "mismatch", "fingerprints differ");
+    case 1:
+      return Status(Kind::kAborted, Scope::kCommunicator, "aborted", "by the user");
+    case 2:
+      return Status(Kind::kInternal, Scope::kProcess, "internal", "a check failed");
+    case 3:
+      return Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", "30 s passed", {victim});
+    default:
+      return Status(Kind::kDisconnected, Scope::kRank, "peer_lost", "reset by peer", {victim});
   }
 }
 
-bool losesNobody(const Verdict& verdict) { return verdict.status.kind() == Kind::kMismatch || verdict.status.kind() == Kind::kAborted; }
+bool losesNobody(const Verdict& verdict) {
+  return verdict.status.kind() == Kind::kMismatch || verdict.status.kind() == Kind::kAborted;
+}
 
-// Every live member that was never stopped holds one confirmed verdict, in time; every other one holds the same, or one that
-// is unconfirmed, or is named lost.
+// Every live member that was never stopped holds one confirmed verdict, in time; every other one holds the same, or one
+// that is unconfirmed, or is named lost.
 void checkVerdicts(Network& network, uint64_t seed, int64_t began) {
   const Verdict* agreed = nullptr;
   int alive = 0;
@@ -76,21 +83,25 @@ TEST_CASE("one verdict for all survivors, whoever dies when") {
       // The first deciders die most often.
       const int victim = static_cast<int>(network.draw(2) ? network.draw(n) : network.draw(std::min(n, 4)));
       if (victim == witness) continue;
-      if (network.draw(2)) network.at(victim).sends_left = network.draw(2 * n + 4);
-      else network.killAt(victim, network.draw(network.draw(2) ? 20 * kMs : 1500 * kMs));
+      if (network.draw(2))
+        network.at(victim).sends_left = network.draw(2 * n + 4);
+      else
+        network.killAt(victim, network.draw(network.draw(2) ? 20 * kMs : 1500 * kMs));
     }
     const int suspicions = 1 + static_cast<int>(network.draw(4));
     // Only real deaths are told as losses: a false one costs its victim the membership.
     const int64_t began = network.draw(30 * kMs);
-    network.suspectAt(witness, began, Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", "30 s passed"), {});
+    network.suspectAt(witness, began, Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", "30 s passed"),
+                      {});
     for (int k = 1; k < suspicions; ++k) {
       const int victim = static_cast<int>(network.draw(n));
       Status cause = drawCause(network, victim);
       const bool loss = cause.code() == "peer_lost";
       if (loss) network.killAt(victim == witness ? (witness + 1) % n : victim, began);
       const int blamed = victim == witness ? (witness + 1) % n : victim;
-      network.suspectAt(static_cast<int>(network.draw(n)), began + network.draw(network.draw(2) ? 5 * kMs : 1000 * kMs), cause,
-                        loss || cause.code() == "operation_timeout" ? std::vector<int32_t>{blamed} : std::vector<int32_t>{});
+      network.suspectAt(
+          static_cast<int>(network.draw(n)), began + network.draw(network.draw(2) ? 5 * kMs : 1000 * kMs), cause,
+          loss || cause.code() == "operation_timeout" ? std::vector<int32_t>{blamed} : std::vector<int32_t>{});
     }
     network.run(20'000 * kMs);
     checkVerdicts(network, seed, began);
@@ -111,7 +122,8 @@ TEST_CASE("stopped members are lost, the others agree, and those that come back 
     for (int k = 0; k < stops; ++k) {
       const int victim = static_cast<int>(network.draw(2) ? network.draw(n) : network.draw(std::min(n, 3)));
       const int64_t from = network.draw(network.draw(2) ? 5 * kMs : 600 * kMs);
-      network.stop(victim, from, from + network.draw(2) * network.draw(400 * kMs) + network.draw(2) * network.draw(8000 * kMs));
+      network.stop(victim, from,
+                   from + network.draw(2) * network.draw(400 * kMs) + network.draw(2) * network.draw(8000 * kMs));
     }
     int witness = -1, others = 0;
     for (int i = 0; i < n; ++i) {
@@ -126,7 +138,8 @@ TEST_CASE("stopped members are lost, the others agree, and those that come back 
         }
       }
     }
-    network.suspectAt(witness, 2 * kMs, Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", "30 s passed"), {});
+    network.suspectAt(witness, 2 * kMs,
+                      Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", "30 s passed"), {});
     network.run(30'000 * kMs);
     checkVerdicts(network, seed, 2 * kMs);
     for (int i = 0; i < n; ++i) {

@@ -13,7 +13,8 @@ const Status kTimeout(Kind::kTimeout, Scope::kCommunicator, "operation_timeout",
 const Status kAbort(Kind::kAborted, Scope::kCommunicator, "aborted", "by the user");
 
 void join(Network& network, int member, int64_t when, int64_t patience) {
-  network.schedule(member, when, [&network, patience](Membership& m) { m.beginShrink(network.now() + patience, network.now()); });
+  network.schedule(member, when,
+                   [&network, patience](Membership& m) { m.beginShrink(network.now() + patience, network.now()); });
 }
 
 // Equal among all who go on; each is among them.
@@ -112,7 +113,8 @@ TEST_CASE("all survivors agree on who goes on, whoever dies during shrink") {
     const int n = network.size();
     const bool clean = seed % 4 == 0;  // nobody dies in the second half
     if (network.draw(2)) network.killAt(static_cast<int>(network.draw(n)), 0);
-    for (int i = 0; i < n; ++i) network.suspectAt(i, 30 * kMs + network.draw(10 * kMs), network.draw(2) ? kTimeout : kAbort, {});
+    for (int i = 0; i < n; ++i)
+      network.suspectAt(i, 30 * kMs + network.draw(10 * kMs), network.draw(2) ? kTimeout : kAbort, {});
     network.run(1900 * kMs);
     std::vector<int32_t> expected;
     for (int i = 0; i < n; ++i) {
@@ -123,15 +125,19 @@ TEST_CASE("all survivors agree on who goes on, whoever dies during shrink") {
     }
     for (int k = 0; !clean && k < 1 + network.draw(3); ++k) {
       const int victim = static_cast<int>(network.draw(network.draw(2) ? n : std::min(n, 3)));
-      if (network.draw(2)) network.at(victim).sends_left = network.draw(2 * n + 6);
-      else network.killAt(victim, 1900 * kMs + network.draw(600 * kMs));
+      if (network.draw(2))
+        network.at(victim).sends_left = network.draw(2 * n + 6);
+      else
+        network.killAt(victim, 1900 * kMs + network.draw(600 * kMs));
     }
     network.run(10'000 * kMs);
     const std::vector<int32_t> members = checkSurvivors(network);
     for (int i = 0; i < n; ++i) {
       if (network.at(i).dead) continue;
-      // Everyone that lives was waited for, so everyone goes on; the dead may be among them, if they died after the count.
-      CHECK_MESSAGE(network.at(i).membership->survivors().has_value(), network.at(i).membership->shrinkFailure().message());
+      // Everyone that lives was waited for, so everyone goes on; the dead may be among them, if they died after the
+      // count.
+      CHECK_MESSAGE(network.at(i).membership->survivors().has_value(),
+                    network.at(i).membership->shrinkFailure().message());
     }
     if (clean) {
       CHECK(members == expected);

@@ -34,7 +34,9 @@ class Network {
   };
 
   Network(int size, uint64_t seed, int64_t delay_max_ns, const std::string& name = "world")
-      : random(seed), members(static_cast<size_t>(size)), delay_max_(delay_max_ns),
+      : random(seed),
+        members(static_cast<size_t>(size)),
+        delay_max_(delay_max_ns),
         last_(static_cast<size_t>(size) * static_cast<size_t>(size)) {
     for (int i = 0; i < size; ++i) {
       MembershipConfig config;
@@ -71,13 +73,12 @@ class Network {
       const int64_t seen = std::max(last(member, other), now_ + draw(20 * kMs) + 1);
       last(member, other) = seen;
       schedule(other, seen, [this, member](Membership& m) {
-        m.peerGone(member, Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", "read: Connection reset by peer"), now_);
+        m.peerGone(member, Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", "read: Connection reset by peer"),
+                   now_);
       });
     }
   }
-  void killAt(int member, int64_t when) {
-    queue_.push({when, ++count_, -1, member, nullptr});
-  }
+  void killAt(int member, int64_t when) { queue_.push({when, ++count_, -1, member, nullptr}); }
   void stop(int member, int64_t from, int64_t until) {
     at(member).ever_stopped = true;
     stops_.push_back({member, from, until});
@@ -156,7 +157,8 @@ class Network {
     for (int i = 0; i < copies; ++i) {
       const int64_t when = std::max(last(from, to), now_ + draw(delay_max_) + 1);
       last(from, to) = when;
-      schedule(to, when, [this, from, message](Membership& m) { m.onMessage(from, message.data(), message.size(), now_); });
+      schedule(to, when,
+               [this, from, message](Membership& m) { m.onMessage(from, message.data(), message.size(), now_); });
     }
   }
 

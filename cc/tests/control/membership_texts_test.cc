@@ -45,8 +45,9 @@ TEST_CASE("a mismatch names both sides and loses nobody") {
     CHECK(verdict.lost.empty());
     CHECK(verdict.status.kind() == Kind::kMismatch);
     CHECK(verdict.status.ranks() == std::vector<int32_t>{1, 3});
-    CHECK(has(verdict.status.message(), "collective mismatch on \"world\" at #12: ranks 0, 2 called psum(f32[100,256]); rank 1 (host1:101) "
-                                        "called psum(f32[200,256]); rank 3 (host3:103) had last called #11 barrier() while in #2 psum"));
+    CHECK(has(verdict.status.message(),
+              "collective mismatch on \"world\" at #12: ranks 0, 2 called psum(f32[100,256]); rank 1 (host1:101) "
+              "called psum(f32[200,256]); rank 3 (host3:103) had last called #11 barrier() while in #2 psum"));
     CHECK(has(verdict.status.message(), "every rank must issue the same operations in the same order"));
     CHECK(same(verdict, verdictOf(network, 0)));
   }
@@ -56,12 +57,14 @@ TEST_CASE("equal texts with unequal schedules show what was found") {
   Network network(2, 1, kMs);
   network.suspectAt(1, 0, Status(Kind::kMismatch, Scope::kCommunicator, "mismatch", "plan hashes 1 and 2 differ"), {});
   network.run(100 * kMs);
-  CHECK(has(verdictOf(network, 0).status.message(), "ranks 0, 1 called psum(f32[8]); rank 1 (host1:101) found: plan hashes 1 and 2 differ"));
+  CHECK(has(verdictOf(network, 0).status.message(),
+            "ranks 0, 1 called psum(f32[8]); rank 1 (host1:101) found: plan hashes 1 and 2 differ"));
 }
 
 TEST_CASE("a lost peer is named with place, reason, operation and everybody's progress") {
   Network network(64, 3, kMs);
-  for (int i = 0; i < 64; ++i) network.at(i).report = i % 2 ? Report{12, 11, "#12 psum(f32[8])", ""} : Report{11, 11, "#11 psum(f32[4])", ""};
+  for (int i = 0; i < 64; ++i)
+    network.at(i).report = i % 2 ? Report{12, 11, "#12 psum(f32[8])", ""} : Report{11, 11, "#11 psum(f32[4])", ""};
   network.killAt(7, 1);
   network.suspectAt(5, 30 * kMs, peerLost(7), {7});
   network.run(300 * kMs);
@@ -71,7 +74,9 @@ TEST_CASE("a lost peer is named with place, reason, operation and everybody's pr
   CHECK(verdict.status.kind() == Kind::kDisconnected);
   CHECK(verdict.status.code() == "peer_lost");
   CHECK(verdict.status.ranks() == std::vector<int32_t>{7});
-  CHECK(has(verdict.status.message(), "peer lost on \"world\": rank 7 (host7:107): read: Connection reset by peer; in flight was #12 psum(f32[8])"));
+  CHECK(has(
+      verdict.status.message(),
+      "peer lost on \"world\": rank 7 (host7:107): read: Connection reset by peer; in flight was #12 psum(f32[8])"));
   CHECK(has(verdict.status.message(), "finished #11, not in #12"));
   CHECK(has(verdict.status.message(), "rank 7: lost"));
   CHECK(has(verdict.status.message(), "call shrink() to go on without rank 7"));
@@ -89,8 +94,10 @@ TEST_CASE("a timeout tells who did not arrive from who did not finish") {
   CHECK(verdict.status.kind() == Kind::kTimeout);
   CHECK(verdict.lost.empty());
   CHECK(verdict.status.ranks() == std::vector<int32_t>{3});
-  CHECK(has(verdict.status.message(), "operation timeout on \"world\" in #12 psum(f32[8]): rank 3 (host3:103) did not arrive, though its connection is up; "
-                                      "ranks 0-2 started it and did not finish; the limit of 30 s passed"));
+  CHECK(has(verdict.status.message(),
+            "operation timeout on \"world\" in #12 psum(f32[8]): rank 3 (host3:103) did not arrive, though its "
+            "connection is up; "
+            "ranks 0-2 started it and did not finish; the limit of 30 s passed"));
   CHECK(has(verdict.status.message(), "operation_timeout (JHETCC_OPERATION_TIMEOUT)"));
 }
 
@@ -129,10 +136,12 @@ TEST_CASE("nobody answers: unconfirmed, in time, and no lonely shrink") {
 
 TEST_CASE("an abort, a goodbye and a failure of one rank have their own texts") {
   const std::pair<Status, std::string> cases[] = {
-      {Status(Kind::kAborted, Scope::kCommunicator, "aborted", "enough"), "communicator \"world\" was aborted by rank 1 (host1:101): enough"},
+      {Status(Kind::kAborted, Scope::kCommunicator, "aborted", "enough"),
+       "communicator \"world\" was aborted by rank 1 (host1:101): enough"},
       {Status(Kind::kResource, Scope::kProcess, "out_of_memory", "mmap: Cannot allocate memory"),
        "communicator \"world\" was ended by a failure of rank 1 (host1:101): mmap"},
-      {Status(Kind::kMismatch, Scope::kCommunicator, "wait_cycle", "wait cycle between a and b", {1, 2}), "wait cycle between a and b; "}};
+      {Status(Kind::kMismatch, Scope::kCommunicator, "wait_cycle", "wait cycle between a and b", {1, 2}),
+       "wait cycle between a and b; "}};
   for (const auto& [cause, text] : cases) {
     Network network(3, 7, kMs);
     network.suspectAt(1, 0, cause, {});
@@ -148,7 +157,8 @@ TEST_CASE("an abort, a goodbye and a failure of one rank have their own texts") 
   network.suspectAt(1, 2 * kMs, bye, {2});
   network.run(400 * kMs);
   CHECK(verdictOf(network, 0).status.code() == "left");
-  CHECK(has(verdictOf(network, 0).status.message(), "peer left \"world\": rank 2 (host2:102): it closed the communicator"));
+  CHECK(has(verdictOf(network, 0).status.message(),
+            "peer left \"world\": rank 2 (host2:102): it closed the communicator"));
 }
 
 TEST_CASE("a broken connection between two live ranks costs one of them") {
@@ -177,7 +187,9 @@ TEST_CASE("malformed messages change nothing and are counted") {
   config.communicator = "world";
   for (int k = 0; k < 5; ++k) config.world_ranks.push_back(k), config.places.push_back("h:1");
   config.self = 1;
-  Membership source(config, [] { return Report{1, 0, "#1 barrier()", ""}; }, [&](int, std::string m) { sent.push_back(std::move(m)); });
+  Membership source(
+      config, [] { return Report{1, 0, "#1 barrier()", ""}; },
+      [&](int, std::string m) { sent.push_back(std::move(m)); });
   source.suspect(peerLost(4), {4}, 0);
   REQUIRE(sent.size() >= 4);
   config.self = 0;
@@ -210,8 +222,12 @@ TEST_CASE("malformed messages change nothing and are counted") {
 
 TEST_CASE("the longest texts fit into a message") {
   Network network(64, 12, kMs, std::string(3000, 'n'));
-  for (int i = 0; i < 64; ++i) network.at(i).report = {12, 11, "#12 " + std::to_string(i) + std::string(1000, 'x'), std::string(900, 'y')};
-  network.suspectAt(5, 0, Status(Kind::kInternal, Scope::kProcess, std::string(99, 'c'), std::string(20'000, 'z'), std::vector<int32_t>(900, 1)), {1, 2});
+  for (int i = 0; i < 64; ++i)
+    network.at(i).report = {12, 11, "#12 " + std::to_string(i) + std::string(1000, 'x'), std::string(900, 'y')};
+  network.suspectAt(5, 0,
+                    Status(Kind::kInternal, Scope::kProcess, std::string(99, 'c'), std::string(20'000, 'z'),
+                           std::vector<int32_t>(900, 1)),
+                    {1, 2});
   network.run(100 * kMs);
   CHECK(verdictOf(network, 0).confirmed);
   CHECK(verdictOf(network, 0).status.message().size() <= kVerdictBytesMax);

@@ -38,7 +38,7 @@ TEST_CASE("keys and bytes are bounded; replacing a value is charged by the diffe
 TEST_CASE("waits end by set, add, set-if-absent, by being forgotten, or with their caller") {
   Table t;
   for (StoreOp op : {StoreOp::kSet, StoreOp::kSetIfAbsent, StoreOp::kAdd}) {
-    const std::string key = "k" + std::to_string(static_cast<int>(op));
+    const std::string key(1, static_cast<char>('a' + static_cast<int>(op)));
     CHECK(!t.ask(7, StoreOp::kGet, key, "", 0, 11).has_value());
     CHECK(!t.ask(8, StoreOp::kGet, key, "", 0, 12).has_value());
     t.ask(1, op, key, "5", 5);

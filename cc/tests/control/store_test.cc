@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "control/store.h"
+
 #include <doctest/doctest.h>
 
 #include <thread>
 #include <vector>
 
-#include "control/store.h"
+#include "control/store_protocol.h"
 #include "net/framing.h"
 #include "net/socket.h"
 
@@ -37,8 +39,8 @@ std::unique_ptr<StoreClient> client(const StoreServer& server, int32_t rank) {
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST_CASE("set, get, list, add, set-if-absent, over TCP and a unix name") {
-  for (const net::Address& address :
-       {must(net::Address::fromHost("127.0.0.2", 0)), must(net::Address::unixName("jhetcc-store-" + std::to_string(::getpid())))}) {
+  for (const net::Address& address : {must(net::Address::fromHost("127.0.0.2", 0)),
+                                      must(net::Address::unixName("jhetcc-store-" + std::to_string(::getpid())))}) {
     auto store = server(address);
     auto a = client(*store, 0), b = client(*store, 1);
     CHECK(a->server().rank == 0);
@@ -123,6 +125,27 @@ TEST_CASE("limits: keys, values and large ones that fit") {
   CHECK(must(a->get(std::string(256, 'k'), inSeconds(20))) == large);
 }
 
+TEST_CASE("a caller that asks for much and reads late gets it all, and does not hold up others") {
+  auto store = server();
+  auto good = client(*store, 0);
+  const std::string large(kStoreValueBytesMax, 'v');
+  CHECK(good->set("large", large, inSeconds(20)).isOk());
+  net::Connection slow = must(net::connect(store->address(), secret(), identity(9), 0, inSeconds(10)));
+  constexpr uint64_t kRequests = 24;
+  const int little = 64 * 1024;  // so that the system does not hold the replies for the caller
+  REQUIRE(::setsockopt(slow.fd.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little)) == 0);
+  std::string requests;
+  for (uint64_t id = 1; id <= kRequests; ++id)
+    requests += net::framed(encodeRequest({id, StoreOp::kGet, 0, "large", ""}));
+  CHECK(net::sendAll(slow.fd.get(), requests.data(), requests.size(), inSeconds(5), "test").isOk());
+  CHECK(must(good->get("large", inSeconds(20))) == large);
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    const std::string reply = must(net::receiveMessage(slow.fd.get(), kStoreReplyMax, inSeconds(20), "test"));
+    CHECK(ByteReader(reply).u64() == id);
+    CHECK(reply.size() > kStoreValueBytesMax);
+  }
+}
+
 TEST_CASE("the server goes: waits and later calls end at once and say so") {
   auto store = server();
   const std::string address = store->address().text();
@@ -136,7 +159,8 @@ TEST_CASE("the server goes: waits and later calls end at once and say so") {
   store.reset();
   waiter.join();
   CHECK(a->set("k", "v", inSeconds(60)).code() == "store_gone");
-  CHECK(StoreClient::connect(must(net::Address::parse(address)), secret(), identity(1), Deadline::after(kClock, 50 * kNsPerMs))
+  CHECK(StoreClient::connect(must(net::Address::parse(address)), secret(), identity(1),
+                             Deadline::after(kClock, 50 * kNsPerMs))
             .status()
             .code() == "connect_timeout");
 }
@@ -151,7 +175,9 @@ TEST_CASE("authenticated nonsense costs the caller its connection and nobody els
     CHECK(net::receiveAll(bad.fd.get(), &byte, 1, inSeconds(10), "test").kind() == Kind::kDisconnected);
   }
   CHECK(good->set("k", "v", inSeconds(5)).isOk());
-  const Status other = StoreClient::connect(store->address(), must(net::Secret::create("quite another secret")), identity(1), inSeconds(10)).status();
+  const Status other = StoreClient::connect(store->address(), must(net::Secret::create("quite another secret")),
+                                            identity(1), inSeconds(10))
+                           .status();
   CHECK(other.code() == "secret_mismatch");
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -40,9 +41,8 @@ TEST_CASE("two ends meet and carry bytes, over TCP and unix sockets, with a secr
 TEST_CASE("a client may come before its server, and binds to the address it is told") {
   const Address address = must(Listener::create(loopback())).address();  // free again at once
   Result<Connection> client = Status(Kind::kInternal, Scope::kCall, "test", "not run");
-  std::thread early([&] {
-    client = connect(address, testSecret(), identity(1), 0, inSeconds(20), loopback("127.0.0.3"));
-  });
+  std::thread early(
+      [&] { client = connect(address, testSecret(), identity(1), 0, inSeconds(20), loopback("127.0.0.3")); });
   auto server = acceptor(testSecret(), identity(0), address);
   Connection taken = must(server->take({Role::kData, 1, 0, 0}, inSeconds(20)));
   early.join();
@@ -137,13 +137,37 @@ TEST_CASE("a second call of the same process replaces its first, and unclaimed c
   config.unclaimed_max = 2;
   auto server = must(Acceptor::create(std::move(config)));
   std::map<int, Connection> clients;
-  for (int rank : {1, 1, 2, 3}) clients[rank] = must(connect(server->address(), testSecret(), identity(rank), 0, inSeconds(10)));
+  for (int rank : {1, 1, 2, 3})
+    clients[rank] = must(connect(server->address(), testSecret(), identity(rank), 0, inSeconds(10)));
   Connection third = must(server->take({Role::kData, 3, 0, 0}, inSeconds(10)));
   CHECK(third.remote == clients[3].local);
   CHECK(must(server->take({Role::kData, 2, 0, 0}, inSeconds(10))).remote == clients[2].local);
   const Result<Connection> first = server->take({Role::kData, 1, 0, 0}, Deadline::after(kClock, 0));
   CHECK(first.status().code() == "accept_timeout");
   CHECK(first.status().ranks() == std::vector<int32_t>{1});
+}
+
+size_t entriesOf(const char* folder) {
+  size_t entries = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++entries;
+  return entries;
+}
+
+TEST_CASE("descriptors and threads end with their owners") {
+  const size_t descriptors = entriesOf("/proc/self/fd");
+  const size_t threads = entriesOf("/proc/self/task");
+  for (int round = 0; round < 3; ++round) {
+    auto server = acceptor(testSecret(), identity(0));
+    CHECK(entriesOf("/proc/self/task") == threads + 1);
+    Connection unclaimed = must(connect(server->address(), testSecret(), identity(1), 0, inSeconds(10)));
+    Connection claimed = must(connect(server->address(), testSecret(), identity(2), 0, inSeconds(10)));
+    CHECK(server->take({Role::kData, 2, 0, 0}, inSeconds(10)).isOk());
+    CHECK(!connect(server->address(), testSecret("quite another secret"), identity(3), 0, inSeconds(10)).isOk());
+  }
+  CHECK(entriesOf("/proc/self/fd") == descriptors);
+  const Deadline deadline = inSeconds(5);  // a joined thread leaves the list a moment later
+  while (entriesOf("/proc/self/task") != threads && deadline.remainingNs() > 0) std::this_thread::yield();
+  CHECK(entriesOf("/proc/self/task") == threads);
 }
 
 TEST_CASE("listening: never on a wildcard, a taken port is named, an address of nobody too") {

@@ -58,7 +58,9 @@ class Stranger {
       JHETCC_CHECK(waitFor(fd_.get(), POLLOUT, inSeconds(5), "stranger").isOk(), address.text());
     }
   }
-  Status say(const std::string& bytes) { return sendAll(fd_.get(), bytes.data(), bytes.size(), inSeconds(5), "stranger"); }
+  Status say(const std::string& bytes) {
+    return sendAll(fd_.get(), bytes.data(), bytes.size(), inSeconds(5), "stranger");
+  }
   HandshakeFrame hear() {
     std::string received;
     for (size_t wanted = must(bytesWanted(received)); wanted > 0; wanted = must(bytesWanted(received))) {

@@ -23,15 +23,16 @@ TEST_CASE("HMAC-SHA256 has the values of RFC 4231") {
         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   CHECK(hex(must(crypto->hmacSha256("Jefe", "what do ya want for nothing?"))) ==
         "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-  CHECK(hex(must(crypto->hmacSha256(std::string(131, '\xaa'),
-                                    "Test Using Larger Than Block-Size Key - Hash Key First"))) ==
+  CHECK(hex(must(
+            crypto->hmacSha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"))) ==
         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
 TEST_CASE("a machine without libcrypto is told what to install; a named file is not passed over") {
   const Status missing = Secret::create(std::string(32, 'k'), "/nowhere/libcrypto.so").status();
   CHECK(missing.kind() == Kind::kUnavailable);
-  for (const char* part : {"/nowhere/libcrypto.so (", "libssl3", "JHETCC_LIBCRYPTO"}) CHECK(contains(missing.message(), part));
+  for (const char* part : {"/nowhere/libcrypto.so (", "libssl3", "JHETCC_LIBCRYPTO"})
+    CHECK(contains(missing.message(), part));
   const Status unsuitable = Secret::create(std::string(32, 'k'), "libc.so.6").status();
   CHECK(unsuitable.code() == "library_unsuitable");
 }

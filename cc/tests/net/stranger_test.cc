@@ -34,7 +34,8 @@ TEST_CASE("a client with another secret, job, role, rank or epoch learns why, an
 
   Status why = refusal(*server, testSecret("quite another secret"), current, 0);
   CHECK(why.code() == "secret_mismatch");
-  for (const char* way : {"JHETCC_SECRET_FILE", "JHETCC_SECRET_FD", "JHETCC_SECRET;"}) CHECK(contains(why.message(), way));
+  for (const char* way : {"JHETCC_SECRET_FILE", "JHETCC_SECRET_FD", "JHETCC_SECRET;"})
+    CHECK(contains(why.message(), way));
   why = refusal(*server, Secret::none(), current, 0);
   CHECK(why.code() == "secret_missing");
 
@@ -86,7 +87,8 @@ TEST_CASE("random and damaged hellos never get in and never do harm") {
   constexpr int kTries = 200;
   for (int i = 0; i < kTries; ++i) {
     std::string bytes = good;
-    for (uint64_t k = 0; k <= random.below(3); ++k) bytes[random.below(bytes.size())] ^= static_cast<char>(1 + random.below(255));
+    for (uint64_t k = 0; k <= random.below(3); ++k)
+      bytes[random.below(bytes.size())] ^= static_cast<char>(1 + random.below(255));
     bytes.resize(random.below(bytes.size() + 1));
     Stranger stranger(server->address());
     (void)stranger.say(bytes);  // it may be dropped before the last byte

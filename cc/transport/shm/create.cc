@@ -50,7 +50,8 @@ struct Meeting {
       pollfd descriptor{socket, events, 0};
       const int ready = ::poll(&descriptor, 1, static_cast<int>(std::min<int64_t>(left_ns / kNsPerMs + 1, 1000)));
       if (ready > 0) return Status::ok();
-      if (ready < 0 && errno != EINTR) return error(Kind::kInternal, "shm_contact", std::string("poll: ") + strerror(errno));
+      if (ready < 0 && errno != EINTR)
+        return error(Kind::kInternal, "shm_contact", std::string("poll: ") + strerror(errno));
     }
   }
   Status sendAll(const void* data, size_t size, int memory);
@@ -134,11 +135,13 @@ Status Meeting::receiveAll(void* data, size_t size) {
 }
 
 /// Under Yama's restricted scope siblings may read each other only if the owner says so. A process has one such
-/// permission, and many peers: so it is given to all processes of this user, which is what hosts without Yama do anyway.
+/// permission, and many peers: so it is given to all processes of this user, which is what hosts without Yama do
+/// anyway.
 void permitReads() {
   const Fd scope(open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC));
   char value = '0';
-  if (scope.isOpen() && read(scope.get(), &value, 1) == 1 && value == '1') prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  if (scope.isOpen() && read(scope.get(), &value, 1) == 1 && value == '1')
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 }
 
 /// Empty: the peer's private memory can be read. Else the reason why not.
@@ -182,7 +185,8 @@ Result<std::unique_ptr<Endpoint>> create(Fd unix_socket, bool creator, const Opt
     segment = made.value();
   }
   if (options.allow_cma) permitReads();
-  const auto word = std::make_unique<uint64_t>(static_cast<uint64_t>(clock.nowNs()) ^ reinterpret_cast<uint64_t>(&meeting));
+  const auto word =
+      std::make_unique<uint64_t>(static_cast<uint64_t>(clock.nowNs()) ^ reinterpret_cast<uint64_t>(&meeting));
   Hello mine;
   mine.ring_bytes = options.ring_bytes;
   mine.probe_address = reinterpret_cast<uint64_t>(word.get());

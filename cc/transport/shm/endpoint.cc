@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kFramesPerPoll = 64;
 constexpr uint64_t kBytesPerPoll = 256 * 1024;
-constexpr uint32_t kPollsPerClock = 64;          // power of two
+constexpr uint32_t kPollsPerClock = 64;  // power of two
 constexpr int64_t kCheckPeerEveryNs = 200'000;
 
 }  // namespace

@@ -105,7 +105,7 @@ class ShmEndpoint final : public Endpoint {
   bool is_asleep_ = false;
   bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;
-  Status gone_;    ///< the peer is gone; what it left in the ring comes first
+  Status gone_;  ///< the peer is gone; what it left in the ring comes first
   Status broken_;
 };
 

@@ -14,8 +14,8 @@ namespace jhetcc::transport::shm {
 
 namespace {
 
-constexpr uint64_t kSliceBytes = 1 << 20;         // one call reads no more
-constexpr uint64_t kPieceBytes = kInlineBytesMax; // of a payload through the ring
+constexpr uint64_t kSliceBytes = 1 << 20;          // one call reads no more
+constexpr uint64_t kPieceBytes = kInlineBytesMax;  // of a payload through the ring
 constexpr uint64_t kServeBytesPerPoll = 256 * 1024;
 
 }  // namespace
@@ -74,8 +74,11 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
     return false;
   }
   switch (pullSlice(fetch)) {
-    case Pulled::kPeerGone: return gone_;
-    case Pulled::kRefused: fetch.is_refused = true; break;
+    case Pulled::kPeerGone:
+      return gone_;
+    case Pulled::kRefused:
+      fetch.is_refused = true;
+      break;
     case Pulled::kBytes:
       if (fetch.done == fetch.length) {
         queueInternal(kReleased, fetch.cookie, 0);
@@ -87,8 +90,8 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
 }
 
 void ShmEndpoint::cancel(uint64_t token) {
-  const auto found = std::find_if(fetches_.begin(), fetches_.end(),
-                                  [token](const Fetch& fetch) { return fetch.token == token; });
+  const auto found =
+      std::find_if(fetches_.begin(), fetches_.end(), [token](const Fetch& fetch) { return fetch.token == token; });
   if (found == fetches_.end()) return;
   const Fetch fetch = *found;
   fetches_.erase(found);
@@ -206,8 +209,8 @@ void ShmEndpoint::serveRequests(EventSink& sink) {
 }
 
 void ShmEndpoint::takeFetchData(const FrameHeader& header, const uint8_t* payload, EventSink& sink) {
-  const auto found = std::find_if(fetches_.begin(), fetches_.end(),
-                                  [&](const Fetch& fetch) { return fetch.id == header.cookie; });
+  const auto found =
+      std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetch& fetch) { return fetch.id == header.cookie; });
   if (found == fetches_.end()) return;  // cancelled: what still comes is dropped
   const size_t position = static_cast<size_t>(found - fetches_.begin());
   if (header.type == kFetchRefused) {

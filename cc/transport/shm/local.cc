@@ -9,17 +9,16 @@
 
 namespace jhetcc::transport::shm {
 
-Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<Endpoint>>> createLocalPair(const Options& options,
-                                                                                       const std::string& description_a,
-                                                                                       const std::string& description_b,
-                                                                                       const Clock& clock) {
+Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<Endpoint>>> createLocalPair(
+    const Options& options, const std::string& description_a, const std::string& description_b, const Clock& clock) {
   Result<std::shared_ptr<Segment>> segment = Segment::createLocal(options.ring_bytes);
   if (!segment.isOk()) return segment.status();
   auto bells = std::make_shared<LocalBells>();
   for (Fd& event : bells->events) {
     event = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.isOpen()) {
-      return Status(Kind::kResource, Scope::kEndpoint, "no_descriptor", std::string("shm local pair: eventfd: ") + strerror(errno));
+      return Status(Kind::kResource, Scope::kEndpoint, "no_descriptor",
+                    std::string("shm local pair: eventfd: ") + strerror(errno));
     }
   }
   std::unique_ptr<Endpoint> ends[2];

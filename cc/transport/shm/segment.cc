@@ -68,7 +68,8 @@ Result<std::shared_ptr<Segment>> Segment::map(const Fd& memory, uint32_t ring_by
   if (static_cast<uint64_t>(about.st_size) != size || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Status(Kind::kMismatch, Scope::kEndpoint, "shm_segment",
                   "the peer sent a segment of " + std::to_string(about.st_size) + " bytes, seals " +
-                      std::to_string(seals) + "; expected " + std::to_string(size) + " bytes, sealed against shrinking");
+                      std::to_string(seals) + "; expected " + std::to_string(size) +
+                      " bytes, sealed against shrinking");
   }
   return mapAnywhere(memory.get(), ring_bytes);
 }

@@ -28,9 +28,7 @@ Result<std::unique_ptr<Endpoint>> create(Fd unix_socket, bool creator, const Opt
                                          int64_t deadline_ns, const Clock& clock);
 
 /// Both ends within this process; offered payloads are copied directly.
-Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<Endpoint>>> createLocalPair(const Options& options,
-                                                                                       const std::string& description_a,
-                                                                                       const std::string& description_b,
-                                                                                       const Clock& clock);
+Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<Endpoint>>> createLocalPair(
+    const Options& options, const std::string& description_a, const std::string& description_b, const Clock& clock);
 
 }  // namespace jhetcc::transport::shm

@@ -8,9 +8,7 @@ namespace jhetcc::transport::sim {
 
 namespace {
 
-Status disconnected(const std::string& why) {
-  return Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", why);
-}
+Status disconnected(const std::string& why) { return Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", why); }
 
 std::string place(const Side& side) {
   return "sim rank " + std::to_string(side.rank) + " -> rank " + std::to_string(side.peer->rank);

@@ -44,11 +44,11 @@ struct Side {
   int rank = 0;
   Link* link = nullptr;
   Side* peer = nullptr;
-  bool closed = false;          ///< its endpoint is destroyed, or its process killed: reads no memory any more
-  bool goodbye = false;         ///< the peer said it closes
+  bool closed = false;   ///< its endpoint is destroyed, or its process killed: reads no memory any more
+  bool goodbye = false;  ///< the peer said it closes
   Status broken;
-  std::deque<Item> inbox;       ///< arrived, not polled
-  std::deque<Item> held;        ///< arrived at a held link or, for requests, a stopped rank
+  std::deque<Item> inbox;  ///< arrived, not polled
+  std::deque<Item> held;   ///< arrived at a held link or, for requests, a stopped rank
   std::vector<OpenOffer> offers;
   std::vector<PendingFetch> fetches;
   uint64_t next_fetch = 1;

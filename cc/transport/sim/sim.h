@@ -25,16 +25,16 @@ class SimClock final : public Clock {
 };
 
 struct Options {
-  int64_t delay_ns_min = 2'000;        ///< one way, of every frame
-  int64_t delay_ns_mean = 10'000;      ///< uniform between min and 2 * mean - min
-  double late_probability = 0;         ///< a frame (and, for order, those behind it) comes this much later:
+  int64_t delay_ns_min = 2'000;    ///< one way, of every frame
+  int64_t delay_ns_mean = 10'000;  ///< uniform between min and 2 * mean - min
+  double late_probability = 0;     ///< a frame (and, for order, those behind it) comes this much later:
   int64_t late_ns = 5'000'000;
   double bandwidth_bytes_per_s = 10e9;
-  double break_probability = 0;        ///< per frame: the link breaks with it
-  int64_t break_notice_ns = 200'000;   ///< until an end learns that its link broke or its peer died
-  uint64_t window_bytes = 256 * 1024;  ///< sent and not yet polled by the peer; more: send() returns false
+  double break_probability = 0;          ///< per frame: the link breaks with it
+  int64_t break_notice_ns = 200'000;     ///< until an end learns that its link broke or its peer died
+  uint64_t window_bytes = 256 * 1024;    ///< sent and not yet polled by the peer; more: send() returns false
   double instant_fetch_probability = 0;  ///< fetch() reads the peer at once and returns true, as shared memory does
-  bool reads_need_peer = true;         ///< a stopped rank does not serve fetches (sockets); false: it does (shared memory)
+  bool reads_need_peer = true;  ///< a stopped rank does not serve fetches (sockets); false: it does (shared memory)
 };
 
 class Core;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One end of a connection. One thread.
 //
-// On the wire: headers, each followed by its inline payload. A payload under fetch travels as data frames, told complete
-// by a done frame only: so the owner may withdraw it in the middle, fill the frame with zeros and say "refused".
+// On the wire: headers, each followed by its inline payload. A payload under fetch travels as data frames, told
+// complete by a done frame only: so the owner may withdraw it in the middle, fill the frame with zeros and say
+// "refused".
 #pragma once
 
 #include <string>
@@ -45,8 +46,8 @@ class TcpEndpoint final : public Endpoint {
   /// The data frame that is being written.
   struct Outgoing {
     bool is_active = false;
-    bool is_void = false;           ///< withdrawn: zeros take the place of the rest
-    uint64_t ahead = 0;             ///< bytes of the send buffer that come first
+    bool is_void = false;  ///< withdrawn: zeros take the place of the rest
+    uint64_t ahead = 0;    ///< bytes of the send buffer that come first
     FrameHeader header;
     uint64_t header_sent = 0;
     const uint8_t* source = nullptr;
@@ -102,8 +103,8 @@ class TcpEndpoint final : public Endpoint {
   std::vector<FrameHeader> internal_;  ///< own frames that found no room in the send buffer
   std::vector<Request> requests_;      ///< the peer's fetches, served in turn; the front one is being written
   Outgoing data_;
-  std::vector<uint64_t> released_;     ///< to be reported by the next poll
-  Status write_error_;                 ///< what the peer sent before comes first
+  std::vector<uint64_t> released_;  ///< to be reported by the next poll
+  Status write_error_;              ///< what the peer sent before comes first
 
   std::vector<uint8_t> in_;
   uint64_t in_begin_ = 0;
@@ -113,7 +114,7 @@ class TcpEndpoint final : public Endpoint {
   uint64_t next_fetch_ = 1;
   bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;
-  Status end_;     ///< end of the stream; what is buffered comes first
+  Status end_;  ///< end of the stream; what is buffered comes first
   Status broken_;
 };
 

@@ -83,8 +83,8 @@ Result<bool> TcpEndpoint::fetch(const FrameHeader& offer, void* destination, uin
 }
 
 void TcpEndpoint::cancel(uint64_t token) {
-  const auto found = std::find_if(fetches_.begin(), fetches_.end(),
-                                  [token](const Fetch& fetch) { return fetch.token == token; });
+  const auto found =
+      std::find_if(fetches_.begin(), fetches_.end(), [token](const Fetch& fetch) { return fetch.token == token; });
   if (found == fetches_.end()) return;
   if (incoming_.fetch == found->id) incoming_.place = nullptr;  // what still comes is read and dropped
   fetches_.erase(found);
@@ -188,8 +188,8 @@ void TcpEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Even
 
 void TcpEndpoint::beginIncoming(const FrameHeader& header) {
   incoming_ = {header.cookie, nullptr, header.length};
-  const auto found = std::find_if(fetches_.begin(), fetches_.end(),
-                                  [&](const Fetch& fetch) { return fetch.id == header.cookie; });
+  const auto found =
+      std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetch& fetch) { return fetch.id == header.cookie; });
   if (found == fetches_.end()) return;  // cancelled
   if (header.address != found->received || header.length > found->length - found->received) {
     return fail("piece of a payload out of place");
@@ -199,7 +199,8 @@ void TcpEndpoint::beginIncoming(const FrameHeader& header) {
 }
 
 void TcpEndpoint::endFetch(uint64_t id, bool is_refused, EventSink& sink) {
-  const auto found = std::find_if(fetches_.begin(), fetches_.end(), [id](const Fetch& fetch) { return fetch.id == id; });
+  const auto found =
+      std::find_if(fetches_.begin(), fetches_.end(), [id](const Fetch& fetch) { return fetch.id == id; });
   if (found == fetches_.end()) return;  // cancelled
   const Fetch fetch = *found;
   if (!is_refused && fetch.received != fetch.length) return fail("payload shorter than its offer");

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/endpoints.h"
+
+#include "net/socket.h"
+#include "transport/shm/shm.h"
+#include "transport/tcp/tcp.h"
+
+namespace jhetcc::runtime {
+namespace {
+
+std::string way(int32_t from, int32_t to) { return "rank " + std::to_string(from) + " -> rank " + std::to_string(to); }
+
+Result<std::unique_ptr<transport::Endpoint>> makeEndpoint(const std::string& names, net::Connection connection, bool creator,
+                                                          const EndpointOptions& options, const net::Deadline& deadline,
+                                                          const Clock& clock) {
+  if (connection.local.isUnix()) {
+    transport::shm::Options shm;
+    shm.allow_cma = options.allow_cma;
+    return transport::shm::create(std::move(connection.fd), creator, shm, names, deadline.at_ns, clock);
+  }
+  net::TcpTuning tuning;
+  tuning.congestion = options.congestion;
+  Result<net::TcpTuned> tuned = net::tuneTcp(connection.fd.get(), tuning);
+  if (!tuned.isOk()) return tuned.status();
+  const std::string text =
+      names + " " + connection.local.text() + " -> " + connection.remote.text() + " " + tuned.value().congestion;
+  return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text);
+}
+
+}  // namespace
+
+Status addConnection(Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
+                     const EndpointOptions& options, const net::Deadline& deadline) {
+  auto endpoint = makeEndpoint(way(process.runner(slot).worldRank(), peer), std::move(connection), creator, options, deadline,
+                               process.clock());
+  if (!endpoint.isOk()) return endpoint.status();
+  process.addEndpoint(slot, peer, std::move(endpoint).value());
+  return Status::ok();
+}
+
+Status addLocalPair(Process& process, size_t slot_a, size_t slot_b) {
+  const int32_t rank_a = process.runner(slot_a).worldRank(), rank_b = process.runner(slot_b).worldRank();
+  auto pair = transport::shm::createLocalPair({}, way(rank_a, rank_b), way(rank_b, rank_a), process.clock());
+  if (!pair.isOk()) return pair.status();
+  process.addEndpoint(slot_a, rank_b, std::move(pair.value().first));
+  process.addEndpoint(slot_b, rank_a, std::move(pair.value().second));
+  return Status::ok();
+}
+
+}  // namespace jhetcc::runtime

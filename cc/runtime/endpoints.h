@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which transport joins two ranks: shared memory over a unix socket or within the process, else tcp. Any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "net/deadline.h"
+#include "net/identity.h"
+#include "runtime/process.h"
+
+namespace jhetcc::runtime {
+
+struct EndpointOptions {
+  bool allow_cma = true;             ///< shm may read the peer's memory
+  std::string congestion = "cubic";  ///< of tcp; empty: the system's choice
+};
+
+/// Makes the endpoint of local rank `slot` to rank `peer` of an authenticated connection. Of a pair, one side is `creator`.
+Status addConnection(Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
+                     const EndpointOptions& options, const net::Deadline& deadline);
+
+/// Joins two ranks of this process.
+Status addLocalPair(Process& process, size_t slot_a, size_t slot_b);
+
+}  // namespace jhetcc::runtime

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases on the real core: every grouping of ranks into processes, started by the launcher."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ALL = "cases_values,cases_transforms,cases_order,cases_point"
+GROUPINGS = {
+    "cpu:1": ALL,
+    "cpu:1,cpu:1": ALL,
+    "cpu:1,cpu:1,cpu:1": "cases_point",
+    "cpu:1,cpu:1,cpu:1,cpu:1": ALL,
+    "cpu:2,cpu:2": "cases_point",
+    "cpu:2,cpu:1,cpu:1": ALL,
+}
+
+
+@pytest.mark.parametrize("islands", GROUPINGS)
+def test_cases(islands):
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "jhetcc", "launch", "--islands", islands, "--timeout", "240", str(HERE / "run_cases.py"),
+         GROUPINGS[islands]],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=280,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{islands}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+    assert "ok cases_point.case_islands" in done.stdout
