@@ -64,7 +64,7 @@ void Runner::wake() {
 }
 
 void Runner::wakeWaiters() {
-  if (sleepers_.load() > 0) wake();
+  if (sleeping_watchers_.load() > 0) wake();
 }
 
 void Runner::withEngine(const std::function<void(engine::Engine&)>& action) {
@@ -113,6 +113,7 @@ bool Runner::startAndHelp(engine::Request request, Ticket& ticket) {
   lockForDriving(lock);
   engine_.start(std::move(request));
   const Outcome outcome = loop(lock, &ticket, nullptr, true);
+  if (outcome != Outcome::kDone) ticket.prepareToLeave();
   const bool is_done = outcome == Outcome::kDone || !ticket.leave();
   leaveDriving(lock);
   return is_done;
@@ -167,14 +168,16 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
       sched_yield();
       lock.lock();
     } else {
-      sleep(lock, true, kInterruptCheckNs);
+      sleeping_watchers_.fetch_add(1);
+      // Another rank's thread delivers without this lock: it saw the count above, or the word is there now.
+      if (!ticket->done()) sleep(lock, true, kInterruptCheckNs);
+      sleeping_watchers_.fetch_sub(1);
     }
   }
 }
 
 /// Waits for any rail, a wake-up or the engine's next deadline, without the lock.
 void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_t timeout_ns) {
-  sleepers_.fetch_add(1);
   std::vector<pollfd> set;
   set.swap(poll_set_);  // reused storage; a second sleeper brings its own
   set.clear();
@@ -200,7 +203,6 @@ void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_
   wanting_.fetch_add(1);
   lock.lock();
   wanting_.fetch_sub(1);
-  sleepers_.fetch_sub(1);
   poll_set_.swap(set);
 }
 
