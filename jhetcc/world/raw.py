@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from jhetcc import _core
 from jhetcc.errors import BadArgumentError, UnavailableError
 from jhetcc.schedule import Operation, can_reduce
 
