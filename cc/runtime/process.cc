@@ -65,7 +65,6 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
   communicator->epoch = epoch;
   uint64_t id = hashNumber(epoch, hashText(name));
   for (int32_t rank : world_ranks) id = hashNumber(static_cast<uint64_t>(rank), id);
-  communicator->id = id;
   communicator->world_ranks = world_ranks;
   std::vector<int32_t> members;
   for (size_t slot = 0; slot < runners_.size(); ++slot) {
@@ -78,6 +77,9 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
   if (members.size() > 1) communicator->join = std::make_unique<LocalJoin>(members);
   {
     std::unique_lock<std::shared_mutex> lock(table_mutex_);
+    // Made again after close(): its first messages may come while this process still drops those of its former life.
+    id = hashNumber(births_[id]++, id);
+    communicator->id = id;
     if (communicators_.count(name)) {
       return Status(Kind::kBadArgument, Scope::kCommunicator, "bad_argument",
                     "a communicator named \"" + name + "\" exists already; close it first or choose another name");

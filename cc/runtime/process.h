@@ -129,6 +129,7 @@ class Process {
   const uint64_t fork_generation_;
   mutable std::shared_mutex table_mutex_;  ///< guards communicators_ and every command table
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
+  std::unordered_map<uint64_t, uint64_t> births_;  ///< by (name, members, epoch): how often made; alike on all members
 
   std::mutex plans_mutex_;
   std::condition_variable plans_changed_;

@@ -52,6 +52,10 @@ def host_identity() -> str:
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
+class _EarlierWorldError(BadArgumentError):
+    """The coordinator still serves a world that this process, or the one it replaces, was in: it will close soon, or never."""
+
+
 class Rendezvous:
     """Gathers the job of one ``init()``.
 
@@ -59,15 +63,13 @@ class Rendezvous:
       options: this process's settings.
       launch: its number and the coordinator.
       secret: the job's secret, or None on loopback.
-      generation: counts the ``init()`` calls of this process; the n-th of one process meets the n-th of the others.
       timeout: seconds for everything.
     """
 
-    def __init__(self, options: config.Options, launch: Launch, secret: bytes | None, generation: int, timeout: float):
+    def __init__(self, options: config.Options, launch: Launch, secret: bytes | None, timeout: float):
         self.options = options
         self.launch = launch
         self.incarnation = secrets.randbits(63)
-        self._prefix = f"{generation}/"
         self._deadline = time.monotonic() + timeout
         self._timeout = timeout
         self._server: Any = None
@@ -105,9 +107,17 @@ class Rendezvous:
         refuse_loopback(self.launch.coordinator, self.launch.hosts)
         if self.launch.process_id == 0:
             self._serve()
+        next_word = time.monotonic() + _COUNTDOWN_SECONDS
         while True:
             try:
                 return self._gather_once(ranks, platform)
+            except _EarlierWorldError as error:
+                if self._left() <= 0:
+                    raise
+                if time.monotonic() >= next_word:
+                    next_word += _COUNTDOWN_SECONDS
+                    _log.warning("waiting until the earlier world of this coordinator is closed (%.0f s left): %s", self._left(), error)
+                time.sleep(2 * _POLL_SECONDS)
             except PeerLostError as error:
                 # The store of the previous world closed under us; the new one is about to listen.
                 if self._left() <= 0 or self.launch.process_id == 0:
@@ -127,10 +137,11 @@ class Rendezvous:
                 scope="process",
             ) from None
         me = self._describe(ranks, platform)
-        taken = self._client.set_if_absent(f"{self._prefix}process/{launch.process_id}", json.dumps(asdict(me)), _CALL_SECONDS)
+        taken = self._client.set_if_absent(f"process/{launch.process_id}", json.dumps(asdict(me)), _CALL_SECONDS)
         if taken is not None:
             other = Member(**json.loads(taken))
-            raise BadArgumentError(
+            is_own = (other.host_key, other.pid) == (me.host_key, me.pid)
+            raise (_EarlierWorldError if is_own or self._is_over() else BadArgumentError)(
                 f"process number {launch.process_id} is taken by {other.place} in the job at {launch.coordinator}: two processes were "
                 f"given the same number, or two jobs the same coordinator. This is {me.place}; {launch.source}",
                 code="duplicate_process",
@@ -140,6 +151,12 @@ class Rendezvous:
         members = [Member(**json.loads(self._get(f"process/{k}"))) for k in range(launch.num_processes)]
         self._check(me, members)
         return members
+
+    def _is_over(self) -> bool:
+        """Whether nobody is gathering at this coordinator any more: its world is complete, or could not be made."""
+        if self._client.try_get("failed", _CALL_SECONDS) is not None:
+            return True
+        return len(self._client.list("ready/", _CALL_SECONDS)) == self.launch.num_processes
 
     def _describe(self, ranks: int, platform: str) -> Member:
         launch, options = self.launch, self.options
@@ -164,7 +181,7 @@ class Rendezvous:
         )
 
     def _get(self, key: str) -> str:
-        value = self._client.try_get(self._prefix + key, _CALL_SECONDS)
+        value = self._client.try_get(key, _CALL_SECONDS)
         if value is None:
             raise PeerLostError(f"the coordinator at {self.launch.coordinator} forgot {key}", code="store_gone", scope="process")
         return value
@@ -174,12 +191,12 @@ class Rendezvous:
         total = self.launch.num_processes
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
         while True:
-            names = self._client.list(f"{self._prefix}{what}/", _CALL_SECONDS)
+            names = self._client.list(f"{what}/", _CALL_SECONDS)
             there = {int(name.rsplit("/", 1)[1]) for name in names}
             missing = [k for k in range(total) if k not in there]
             if not missing:
                 return
-            ended = self._client.try_get(f"{self._prefix}failed", _CALL_SECONDS)
+            ended = self._client.try_get("failed", _CALL_SECONDS)
             if ended is not None:
                 raise PeerLostError(f"init() failed in another process: {ended}", code="init_failed", scope="process")
             if self._left() <= 0:
@@ -260,7 +277,7 @@ class Rendezvous:
 
     def finish(self) -> None:
         """Returns when every process has all its endpoints: from then on operations may start."""
-        self._client.set_if_absent(f"{self._prefix}ready/{self.launch.process_id}", "1", _CALL_SECONDS)
+        self._client.set_if_absent(f"ready/{self.launch.process_id}", "1", _CALL_SECONDS)
         self._wait_for("ready", "did not finish connecting")
         self.acceptors.clear()
 
@@ -269,7 +286,7 @@ class Rendezvous:
         if self._client is not None:
             with contextlib.suppress(Error):
                 text = f"process {self.launch.process_id} on {socket.gethostname()}:{os.getpid()}: {why}"
-                self._client.set_if_absent(f"{self._prefix}failed", text, _CALL_SECONDS)
+                self._client.set_if_absent("failed", text, _CALL_SECONDS)
 
     def close(self) -> None:
         self.acceptors.clear()

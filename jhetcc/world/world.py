@@ -28,7 +28,7 @@ from jhetcc.world.rendezvous import Member, Rendezvous, host_identity
 __all__ = ["World", "init"]
 
 _log = logging.getLogger("jhetcc")
-_generations = 0
+_had_world = False
 _init_lock = threading.Lock()
 _PLATFORMS_TO_COME = {"cuda", "gpu", "rocm"}
 
@@ -53,10 +53,10 @@ class World:
         self._logs: LogPump | None = None
 
     # -- birth
-    def start(self, secret: bytes | None, generation: int, timeout: float, platform: str) -> None:
+    def start(self, secret: bytes | None, timeout: float, platform: str) -> None:
         """Meets the other processes and makes ``"world"`` and ``"islands"``."""
         if self.launch.num_processes > 1:
-            self.rendezvous = Rendezvous(self.options, self.launch, secret, generation, timeout)
+            self.rendezvous = Rendezvous(self.options, self.launch, secret, timeout)
         try:
             self._meet(platform)
         except BaseException as why:
@@ -270,7 +270,7 @@ def init(
       (1, 0)
       >>> comm.close()
     """
-    global _generations
+    global _had_world
     with _init_lock:
         if state.current() is not None:
             raise BadArgumentError(
@@ -291,12 +291,12 @@ def init(
         key = None
         if launch.num_processes > 1:
             key = job_secret.find(options, launch.coordinator, secret)
-        if _generations:
+        if _had_world:
             _forget_traces()
-        _generations += 1
+        _had_world = True
         world = World(options, launch, found, count)
         begin = time.monotonic()
-        world.start(key, _generations, options.init_timeout, platform)
+        world.start(key, options.init_timeout, platform)
         if found:
             from jhetcc import registration
 

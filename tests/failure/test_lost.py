@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank is gone, stuck or late: the others are told who and where, in bounded time; survivors go on."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from failing import SHORT, SLACK_S, TIMEOUT_S, WIRES, ended, failed, goes_on, until_error, value
+from process_worker import hear, say
+
+import jhetcc
+from jhetcc.errors import AbortedError, OperationTimeoutError, PeerLostError
+
+KILL, STOP, CONTINUE = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+
+
+def case_loop(comm, victim, count, fate):
+    """Sums until the victim meets its fate; survivors shrink and go on."""
+    for k in range(5):
+        comm.all_reduce(value(comm, count))
+    if comm.rank == victim:
+        if fate == "exit":
+            sys.exit(7)
+        if fate == "raise":
+            raise SystemExit("no more")
+        say("ready")
+        if fate == "close":
+            jhetcc_world(comm).close()
+            return None
+    if fate == "killed between":
+        comm.barrier()
+        if comm.rank == victim:
+            hear()
+    error, seconds = until_error(lambda: comm.all_reduce(value(comm, count)))
+    assert isinstance(error, PeerLostError), error
+    assert error.ranks == (victim,) and f"rank {victim}" in str(error) and "psum(f32[" in str(error), error
+    assert seconds < TIMEOUT_S + SLACK_S
+    ended(comm, error)
+    return str(error), goes_on(comm, comm.size - 1)
+
+
+def jhetcc_world(comm):
+    return comm._world
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("count", [10, 3_000_000])
+@pytest.mark.parametrize("fate", ["exit", "raise", "close", "killed", "killed between"])
+def test_a_rank_is_gone(pools, fate, count, wire):
+    """C062, C063, C073: named, at once and not at the deadline; the next call fails fast; the others shrink."""
+    options = SHORT | WIRES[wire] | {"JHETCC_OPERATION_TIMEOUT": "60s"}
+    running = pools(1, 1, 1).start(case_loop, 2, count, fate, options=options)
+    if fate.startswith("killed"):
+        running.expect(2, word="ready")
+        running.signal(2, KILL)
+    try:
+        outcomes = running.finish()
+    finally:
+        running.pool.renew()
+    assert outcomes[2].code == {"exit": 7, "raise": 1, "close": None}.get(fate, -9)
+    texts = {outcome.get()[0] for outcome in outcomes[:2]}
+    assert len(texts) == 1, texts
+    assert all(outcome.get()[1] == (0, 1) and outcome.seconds < 30 for outcome in outcomes[:2])
+
+
+def test_process_0_is_killed(pools):
+    """C068: the store's process is nobody special: the survivors raise, shrink and go on."""
+    running = pools(1, 1, 1).start(case_loop, 0, 1000, "killed", options=SHORT)
+    running.expect(0, word="ready")
+    running.signal(0, KILL)
+    outcomes = running.finish()
+    running.pool.renew()
+    assert [outcome.get()[1] for outcome in outcomes[1:]] == [(1, 2), (1, 2)]
+
+
+def case_messages(comm):
+    data = np.ones(25_000_000, np.float32)
+    if comm.rank == 1:
+        for k in range(1000):
+            comm.recv(data.shape, data.dtype, 0, out=data)
+            if k == 2:
+                say("ready")
+    error, _ = until_error(lambda: comm.send(data, 1))
+    assert isinstance(error, PeerLostError) and error.ranks == (1,)
+    assert "send(f32[25000000], to=1" in str(error)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_receiver_is_killed_in_the_middle(pools, wire):
+    """C063: 100 MB messages, the receiver dies; the sender is told within moments."""
+    running = pools(1, 1).start(case_messages, options=WIRES[wire])
+    running.expect(1, word="ready")
+    killed = time.monotonic()
+    running.signal(1, KILL)
+    outcomes = running.finish()
+    running.pool.renew()
+    assert outcomes[0].get() - killed < 2 + SLACK_S
+
+
+# Alive, but not there
+
+
+def case_stuck(comm, call):
+    """At its fifth call rank 1 hears nothing any more."""
+    calls = {
+        "all_reduce": lambda: comm.all_reduce(value(comm)),
+        "barrier": comm.barrier,
+        "broadcast": lambda: comm.broadcast(value(comm), root=comm.size - 1),
+        "reduce": lambda: comm.reduce(value(comm), root=1),
+        "all_gather": lambda: comm.all_gather(value(comm)),
+        "gather": lambda: comm.gather(value(comm), root=0),
+        "scatter": lambda: comm.scatter(np.ones((comm.size, 3)), root=0),
+        "reduce_scatter": lambda: comm.reduce_scatter(np.ones((comm.size, 3))),
+        "all_to_all": lambda: comm.all_to_all(np.ones((comm.size, 3))),
+        "permute": lambda: comm.permute(value(comm), [(0, comm.size - 1)]),
+        "sendrecv": lambda: comm.sendrecv(value(comm), 1 - comm.rank, 1 - comm.rank),
+    }
+    for _ in range(5):
+        calls[call]()
+    if comm.rank == 1:
+        say("ready")
+        hear()
+    begun = time.monotonic()
+    try:
+        calls[call]()
+    except jhetcc.Error as error:
+        error.took = time.monotonic() - begun
+        raise
+
+
+def attempt_stuck(pools, call, seconds, options):
+    running = pools(1, 1).start(case_stuck, call, options=options)
+    running.expect(1, word="ready")
+    running.linger(seconds, 0)
+    running.tell(1)
+    outcomes = running.finish()
+    running.pool.renew()
+    return outcomes
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["all_reduce", "barrier", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "permute", "sendrecv"],
+)
+def test_every_call_obeys_the_limit(pools, call):
+    """C053: late below the limit works, later than the limit raises, between once and twice the limit, for each call."""
+    options = SHORT | {"JHETCC_OPERATION_TIMEOUT": "1500ms", "JHETCC_WARN_AFTER": "500ms"}
+    for outcome in attempt_stuck(pools, call, 0.7, options):
+        outcome.get()
+    outcomes = attempt_stuck(pools, call, 30, options)
+    error = failed(outcomes[0], OperationTimeoutError, "rank 1", "JHETCC_OPERATION_TIMEOUT", "1.5 s")
+    assert 1.4 < error.took < 3 + SLACK_S
+    failed(outcomes[1], jhetcc.Error, within=60)
+
+
+def case_stopped(comm):
+    comm.all_reduce(value(comm))
+    if comm.rank == 1:
+        say("ready")
+        hear()
+        error, _ = until_error(lambda: comm.all_reduce(value(comm)))
+        ended(comm, error)
+        try:
+            comm.shrink(timeout=5)
+        except PeerLostError:
+            return str(error)
+        raise AssertionError("a rank that was given up was let in again")
+    error, _ = until_error(lambda: comm.all_reduce(value(comm)))
+    assert isinstance(error, PeerLostError) and error.ranks == (1,), error
+    assert "connection is up" in str(error) and "#1 psum(f32[1000])" in str(error), error
+    assert "JHETCC_OPERATION_TIMEOUT" in str(error), error
+    members = goes_on(comm, comm.size - 1)
+    say("gone on")
+    hear()
+    return members
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_rank_is_stopped_and_resumed(pools, wire):
+    """C052: SIGSTOP; the others give up at the limit and say that its connection is up; resumed, it learns its fate."""
+    running = pools(1, 1, 1).start(case_stopped, options=SHORT | WIRES[wire])
+    running.expect(1, word="ready")
+    running.signal(1, STOP)
+    running.tell(1)
+    running.expect(0, 2, word="gone on")
+    running.signal(1, CONTINUE)
+    (resumed,) = running.finish(1)
+    running.tell(0)
+    running.tell(2)
+    outcomes = running.finish()
+    running.pool.renew()
+    assert "rank 1" in resumed.get()
+    assert [outcome.get() for outcome in (outcomes[0], outcomes[2])] == [(0, 2), (0, 2)]
+
+
+def case_never_called(comm):
+    """Rank 1 is well but does something else."""
+    comm.all_reduce(value(comm))
+    comm.all_reduce(value(comm))
+    if comm.rank == 1:
+        hear()
+        comm.check()
+    else:
+        comm.all_reduce(value(comm))
+
+
+def test_a_rank_never_calls(pools):
+    """C052, C137: its connection is up, it finished #1 and did not come to #2; it learns so itself."""
+    running = pools(1, 1).start(case_never_called, options=SHORT)
+    failed(running.finish(0)[0], OperationTimeoutError, "rank 1", "did not arrive", "connection is up", "#2 psum", "finished #1")
+    running.tell(1)
+    outcomes = running.finish()
+    running.pool.renew()
+    failed(outcomes[1], OperationTimeoutError, "rank 1", within=60)
+
+
+def case_slow(comm, seconds):
+    if comm.rank == 1:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:  # busy, as a compiler is
+            pass
+    return int(comm.all_reduce(np.array(1)))
+
+
+def test_a_slow_rank_is_waited_for(pools):
+    """C033, C054, C135: below the limit: a warning names whom one waits for, then all is well."""
+    outcomes = pools(1, 1, 1).start(case_slow, 2.5, options=SHORT | {"JHETCC_OPERATION_TIMEOUT": "60s"}).finish()
+    assert [outcome.get() for outcome in outcomes] == [3, 3, 3]
+    for outcome in (outcomes[0], outcomes[2]):
+        assert 'psum(i64[]) on "world" for rank(s) [' in outcome.output and "1]" in outcome.output, outcome.output
+        assert "goes on: " in outcome.output
+    unlimited = {"JHETCC_OPERATION_TIMEOUT": "inf", "JHETCC_WARN_AFTER": "inf"}
+    outcomes = pools(1, 1, 1).start(case_slow, 1, options=unlimited).finish()
+    assert [outcome.get() for outcome in outcomes] == [3, 3, 3] and not any(outcome.output for outcome in outcomes)
+
+
+# Ended on purpose
+
+
+def case_abort(comm, who):
+    comm.barrier()
+    if comm.rank == who:
+        comm.abort("the data is used up")
+        comm.check()
+    comm.all_reduce(value(comm))
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_user_abort(pools, who):
+    for outcome in pools(1, 1, 1).attempt(case_abort_and_go_on, who, options=SHORT):
+        assert outcome.get() == (0, 1, 2)
+
+
+def case_abort_and_go_on(comm, who):
+    """Everybody hears the reason, and all go on in a new communicator of all."""
+    try:
+        case_abort(comm, who)
+    except AbortedError as error:
+        assert "the data is used up" in str(error) and f"rank {who}" in str(error)
+        ended(comm, error)
+    return goes_on(comm, comm.size)
+
+
+def case_abort_of_a_part(comm):
+    """C059: rank 2 of {2, 3} exits; calls are under way on both; abort returns soon; three go on."""
+    part = comm.split(0 if comm.rank > 1 else -1, name="part")
+    comm.barrier()
+    if comm.rank == 2:
+        sys.exit(3)
+    error, _ = until_error(lambda: part.all_reduce(np.ones(2)) if part else comm.all_reduce(np.ones(2)))
+    begun = time.monotonic()
+    for one in (part, comm):
+        if one is not None:
+            one.abort("rank 2 is gone")
+    assert time.monotonic() - begun < 5
+    return type(error).__name__, goes_on(comm, 3)
+
+
+def test_abort_of_survivors_ends(pools):
+    outcomes = pools(1, 1, 1, 1).attempt(case_abort_of_a_part, options=SHORT)
+    assert outcomes[2].code == 3
+    assert {outcomes[i].get() for i in (0, 1, 3)} == {("PeerLostError", (0, 1, 3))}
+
+
+def case_other_part_lives(comm):
+    """A failure in one part does not touch another that does not hold the lost rank."""
+    left = comm.split(0 if comm.rank < 2 else 1)
+    comm.barrier()
+    if comm.rank == 3:
+        os.kill(os.getpid(), KILL)
+    if comm.rank == 2:
+        error, _ = until_error(lambda: left.all_reduce(np.ones(1)))
+        return type(error).__name__
+    return [int(left.all_reduce(np.array(k))) for k in range(200)][-1]
+
+
+def test_a_part_without_the_lost_rank_goes_on(pools):
+    outcomes = pools(1, 1, 1, 1).attempt(case_other_part_lives, options=SHORT)
+    assert [outcome.get() for outcome in outcomes[:3]] == [398, 398, "PeerLostError"] and outcomes[3].code == -9
+
+
+def case_two_at_once(comm):
+    comm.barrier()
+    if comm.rank in (1, 2):
+        os.kill(os.getpid(), KILL)
+    error, _ = until_error(lambda: comm.all_reduce(value(comm)))
+    ranks = set(error.ranks)
+    while comm.size > 2:  # the second may be found only in the shrunk one
+        comm = comm.shrink(timeout=20)
+        if comm.size > 2:
+            error, _ = until_error(lambda comm=comm: comm.all_reduce(value(comm)))
+            ranks |= set(error.ranks)
+    return sorted(ranks), int(comm.all_reduce(np.array(1)))
+
+
+def test_two_ranks_die_at_once(pools):
+    outcomes = pools(1, 1, 1, 1).attempt(case_two_at_once, options=SHORT)
+    assert [outcomes[i].get() for i in (0, 3)] == [([1, 2], 2), ([1, 2], 2)]
