@@ -33,7 +33,7 @@ _NAMES = {
     }.items()
 }  # fmt: skip
 _ALL_REDUCE = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin", "prod": "pprod"}
-_READY_MAX = 4096
+_READY_MAX = 512
 
 # What further describes a call beside name, dtype and shape: pairs of key and value, hashable.
 Keys = tuple[tuple[str, Any], ...]
