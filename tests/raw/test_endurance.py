@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large data changed at every call, and the same bits however data is cut and however often a job is started."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import raw_cases
+
+from jhetcc.schedule import can_reduce
+from jhetcc.world.raw import dtype_name
+
+
+def case_scattered_sums(comm, count, rounds):
+    """C001: sums of float64 in large chunks, changed every time; the inputs are intact."""
+    base = np.arange(comm.size * count, dtype=np.float64).reshape(comm.size, count)
+    out, mine, kept = np.empty(count), np.empty_like(base), np.empty_like(base)
+    for k in range(rounds):
+        np.add(base, 1000.0 * comm.rank + k, out=mine)
+        np.copyto(kept, mine)
+        comm.reduce_scatter(mine, out=out)
+        want = comm.size * (base[comm.rank] + k) + 1000.0 * sum(range(comm.size))
+        assert np.array_equal(out, want), (k, np.flatnonzero(out != want)[:5])
+        assert np.array_equal(mine, kept), k
+
+
+@pytest.mark.parametrize("wire", ["shm", "tcp"])
+def test_scattered_sums_of_megabytes(pools, wire):
+    options = {"JHETCC_TRANSPORT": wire}
+    pools(1, 1).run(case_scattered_sums, 1 << 19, 25, options=options)  # 4 MiB a rank
+    pools(1, 1).run(case_scattered_sums, 1 << 15, 150, options=options)  # 256 KiB a rank
+    pools(1, 1, 1, 1).run(case_scattered_sums, 1 << 19, 4, options=options)
+    pools(1, 1, 1, 1).run(case_scattered_sums, 1 << 15, 40, options=options)
+
+
+def case_exchanges(comm, counts):
+    """C018: int64, megabytes for each pair, sizes that divide into nothing."""
+    for count in counts:
+        tables = [(np.arange(comm.size * count).reshape(comm.size, count) + 10**12 * (rank + 1)) for rank in range(comm.size)]
+        got = comm.all_to_all(tables[comm.rank])
+        assert np.array_equal(got, np.stack([table[comm.rank] for table in tables])), count
+
+
+@pytest.mark.parametrize("options", [{}, {"JHETCC_CMA": "off"}, {"JHETCC_TRANSPORT": "tcp"}], ids=["cma", "segments", "tcp"])
+def test_large_exchanges(pools, options):
+    pools(1, 1, 1).run(case_exchanges, ((1 << 20) + 1, 131_073, 32_767, 2049), options=options)
+
+
+def case_joined(comm, names, sizes):
+    """C142: two arrays joined, or one by one: the same bits; they depend on the numbers alone."""
+    for dtype in map(raw_cases.named, names):
+        for left, right in sizes:
+            a = raw_cases.random_contributions(comm, (left,), dtype, 1)[comm.rank]
+            b = raw_cases.random_contributions(comm, (right,), dtype, 2)[comm.rank]
+            for op in ("sum", "mean"):
+                if not can_reduce(dtype_name(dtype), op):
+                    continue
+                apart = np.concatenate([comm.all_reduce(a, op), comm.all_reduce(b, op)])
+                together = comm.all_reduce(np.concatenate([a, b]), op)
+                assert together.tobytes() == apart.tobytes(), f"{op} of {dtype}[{left}] and [{right}]"
+
+
+SIZES = ((1, 1), (3, 1000), (5000, 7), (40_000, 30_001), (1, 300_000))
+
+
+def test_joined_arrays_have_the_bits_of_their_parts(pools):
+    pools(1, 1, 1, 1).run(case_joined, ("float32", "bfloat16", "float64", "complex64"), SIZES)
+    pools(1, 1, 1, 1).run(case_joined, ("float32",), SIZES, options={"JHETCC_TRANSPORT": "tcp"})
+
+
+def case_fingerprint(order):
+    import jhetcc
+    from process_worker import hear, here, say
+
+    if order.index(here()["process_id"]) > 0:
+        hear()
+    say(f"begins {order}")
+    comm = jhetcc.init(**here())
+    digest = hashlib.sha256()
+    for name in ("float32", "bfloat16", "complex64"):
+        for count in (7, 3000, 200_000):
+            digest.update(comm.all_reduce(raw_cases.random_contributions(comm, (count,), raw_cases.named(name), count)[comm.rank]).tobytes())
+    return digest.hexdigest()
+
+
+def test_every_launch_has_the_same_bits(pools):
+    """C144: jobs of three, started in every order, on one transport or the other."""
+    found = set()
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2)):
+        running = pools(1, 1, 1).start(case_fingerprint, order, world=False, options={"JHETCC_TRANSPORT": "tcp" if order[0] else "shm"})
+        for place, process in enumerate(order):
+            running.expect(process, word=f"begins {order}")
+            if place < 2:
+                running.tell(order[place + 1])
+        found |= {outcome.get() for outcome in running.finish()}
+    pools(1, 1, 1).renew()
+    assert len(found) == 1, found
