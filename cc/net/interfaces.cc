@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/interfaces.h"
 
+#include <fnmatch.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -35,9 +36,10 @@ bool isInSubnet(const Address& address, const Address& subnet, int prefix_length
   return true;
 }
 
-/// One part of a spec: a name, a subnet or an address.
+/// One part of a spec: a name, a pattern of names with *, a subnet or an address.
 bool isMeant(const Interface& interface, const std::string& part) {
   if (interface.name == part) return true;
+  if (part.find('*') != std::string::npos) return fnmatch(part.c_str(), interface.name.c_str(), 0) == 0;
   const size_t slash = part.find('/');
   Result<Address> subnet = Address::fromHost(part.substr(0, slash), 0);
   if (!subnet.isOk()) return false;

@@ -105,6 +105,8 @@ class Rendezvous:
         """
         assert self.launch.coordinator is not None
         refuse_loopback(self.launch.coordinator, self.launch.hosts)
+        if self.options.interface:  # a wrong one is told before anybody is waited for
+            _core.choose_local_address(self.launch.coordinator, self.options.interface)
         if self.launch.process_id == 0:
             self._serve()
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
@@ -164,6 +166,7 @@ class Rendezvous:
         local = split_address(self._client.local_address)[0]
         host = _core.choose_local_address(towards, options.interface) if options.interface else local
         host_text = f"[{host}]" if ":" in host else host
+        self.acceptors.clear()  # those of an earlier attempt hold the names
         tcp = _core.Acceptor(f"{host_text}:0", self._secret, self._identity)
         unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
         self.acceptors = [tcp, unix]
@@ -190,19 +193,25 @@ class Rendezvous:
         """Until every process has set ``what/<number>``; says every few seconds who has not."""
         total = self.launch.num_processes
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
+        missing, listed = [], ""
         while True:
-            names = self._client.list(f"{what}/", _CALL_SECONDS)
+            try:
+                names = self._client.list(f"{what}/", _CALL_SECONDS)
+                ended = self._client.try_get("failed", _CALL_SECONDS)
+            except PeerLostError as error:  # process 0 gave up first, maybe for the same reason
+                raise PeerLostError(
+                    f"{error}{f'; {listed} {failure} until then' if listed else ''}", code=error.code, scope="process", ranks=tuple(missing)
+                ) from None
             there = {int(name.rsplit("/", 1)[1]) for name in names}
             missing = [k for k in range(total) if k not in there]
             if not missing:
                 return
-            ended = self._client.try_get("failed", _CALL_SECONDS)
             if ended is not None:
                 raise PeerLostError(f"init() failed in another process: {ended}", code="init_failed", scope="process")
+            listed = ", ".join(f"process {k} of {total}" for k in missing[:8]) + (", ..." if len(missing) > 8 else "")
             if self._left() <= 0:
-                listed = ", ".join(f"process {k} of {total}" for k in missing[:8])
                 raise OperationTimeoutError(
-                    f"{listed}{', ...' if len(missing) > 8 else ''} {failure} within init_timeout = {self._timeout:g} s "
+                    f"{listed} {failure} within init_timeout = {self._timeout:g} s "
                     f"(JHETCC_INIT_TIMEOUT, or timeout= of init()); {len(there)} of {total} are here. This is process "
                     f"{self.launch.process_id}; {self.launch.source}",
                     code="init_timeout",

@@ -70,7 +70,8 @@ TEST_CASE("interfaces named by the user: names, subnets, addresses, in order, wi
   const std::vector<Interface> machine = {
       {"lo", at("127.0.0.1"), 8, true, true, true},    {"eth0", at("169.254.1.1"), 16, true, true, false},
       {"eth0", at("10.0.0.3"), 24, true, true, false}, {"eth1", at("10.1.0.3"), 24, true, false, false},
-      {"ib0", at("fd00::3"), 64, true, true, false},   {"docker0", at("172.17.0.1"), 16, false, false, false}};
+      {"ib0", at("fd00::3"), 64, true, true, false},   {"docker0", at("172.17.0.1"), 16, false, false, false},
+      {"ib0.5", at("10.5.0.3"), 24, true, true, false}};
   const auto first = [&](const char* spec) { return must(selectInterfaces(spec, machine)).front().host(); };
   CHECK(first("eth0") == "10.0.0.3");  // link-local last
   CHECK(must(selectInterfaces("eth0", machine)).size() == 2);
@@ -79,7 +80,11 @@ TEST_CASE("interfaces named by the user: names, subnets, addresses, in order, wi
   CHECK(first("10.0.0.3") == "10.0.0.3");
   CHECK(first("fd00::/8") == "fd00::3");
   CHECK(first("eth1,lo") == "127.0.0.1");
-  for (const char* spec : {"nosuch0", "10.9.0.0/16", "10.0.0.0/33", "10.0.0.4", "", "10.0.0.0/x"}) {
+  CHECK(must(selectInterfaces("ib0", machine)).size() == 1);  // not ib0.5
+  CHECK(must(selectInterfaces("ib0*", machine)).size() == 2);
+  CHECK(first("ib0.*") == "10.5.0.3");
+  CHECK(first("*th0") == "10.0.0.3");
+  for (const char* spec : {"nosuch0", "et", "eth", "th0", "en*", "10.9.0.0/16", "10.0.0.0/33", "10.0.0.4", "", "10.0.0.0/x"}) {
     const Status status = selectInterfaces(spec, machine).status();
     CHECK_MESSAGE(status.code() == "no_interface", spec);
     CHECK(contains(status.message(), std::string("no usable interface '") + spec + "'"));

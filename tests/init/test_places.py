@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where processes are and how they end while they meet: addresses told to peers, devices under a launcher, deaths in the handshake."""
+
+import os
+import secrets
+import signal
+import socket
+
+import numpy as np
+import pytest
+from process_worker import current, here
+from processes import free_port, run_scripts
+
+import jhetcc
+from jhetcc.errors import Error
+
+# Addresses
+
+BY_NAME = """
+import jhetcc
+try:
+    jhetcc.init(devices=1, timeout=20)
+except jhetcc.Error as error:
+    print(type(error).__name__, error)
+    raise SystemExit(5)
+"""
+
+
+def test_an_interface_that_is_not_there():
+    """C091: at once, by name, with what there is."""
+    results = run_scripts(BY_NAME, extra={"JHETCC_INTERFACE": "nosuch0"})
+    for code, output, seconds in results:
+        assert code == 5 and seconds < 15, output
+    told = [output for _, output, _ in results if "no usable interface 'nosuch0'" in output and "lo 127.0.0.1/8" in output]
+    assert told, results
+
+
+def test_a_part_of_a_name_is_no_interface():
+    """C092: names are exact, unless a * is written."""
+    for code, output, _ in run_scripts(BY_NAME, extra={"JHETCC_INTERFACE": "l"}):
+        assert code == 5 and "no usable interface 'l'" in output, output
+    for spec in ("l*", "127.0.0.0/8"):
+        for code, output, _ in run_scripts(BY_NAME, extra={"JHETCC_INTERFACE": spec}):
+            assert code == 0 and not output, output
+
+
+def own_address():
+    """An address of this machine that is not loopback, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
+def case_advertised(address, key):
+    """The own host name means loopback here, as it does on machines whose /etc/hosts has 127.0.1.1."""
+    kept, socket.gethostname = socket.gethostname, lambda: "localhost"
+    try:
+        place = here() | {"coordinator": address, "secret": key}
+        comm = jhetcc.init(**place)
+    finally:
+        socket.gethostname = kept
+    assert comm.all_reduce(np.array(1)) == 2
+    return [member.tcp_address for member in current().members]
+
+
+@pytest.mark.skipif(own_address() is None, reason="this machine has loopback only")
+def test_peers_are_told_the_address_that_reaches_them(pools):
+    """C095: what the own host name resolves to is never told; the address is the one the coordinator is reached from."""
+    with socket.socket() as probe:
+        probe.bind((own_address(), 0))
+        address = f"{own_address()}:{probe.getsockname()[1]}"
+    for outcome in pools(1, 1).attempt(case_advertised, address, secrets.token_hex(32), world=False, options={"JHETCC_TRANSPORT": "tcp"}):
+        assert all(told.startswith(own_address() + ":") for told in outcome.get()), outcome.value
+
+
+# Devices under a launcher
+
+UNDER_SLURM = """
+for name in [name for name in os.environ if name.startswith("JHETCC_")]:
+    del os.environ[name]
+import jax, jhetcc, numpy
+comm = jhetcc.init()
+assert comm.size == 3 and len(comm.devices) == 2 - me and comm.devices[0].id == 0, comm.devices
+assert comm.local_ranks == ((0, 1), (2,))[me]
+ones = [numpy.ones(1)] * 2
+assert (comm.all_reduce(ones) if me == 0 else [comm.all_reduce(ones[0])])[0] == 3
+comm.close()
+comm = jhetcc.init(devices=jax.local_devices()[:1])
+assert comm.size == 2 and comm.all_reduce(numpy.array(1)) == 2
+"""
+
+
+def test_devices_of_tasks():
+    """C116, C117: a task takes all devices it sees, from number 0, whatever its local number; or those it is given."""
+    slurm = {
+        "SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2",
+    }  # fmt: skip
+    own = [{"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k)} for k in range(2)]
+    for code, output, _ in run_scripts(UNDER_SLURM, (2, 1), extra=slurm, own=own):
+        assert code == 0, output
+
+
+# Deaths in the handshake
+
+STEPS = {
+    "before it is known": ("_describe", False),
+    "after it is known": ("_check", False),
+    "before it connects": ("_connect_pair", False),
+    "after one connection": ("_connect_pair", True),
+    "before it is ready": ("finish", False),
+}
+
+
+def case_dies(step):
+    from jhetcc.world import rendezvous
+
+    if here()["process_id"] == 2:
+        name, is_after = STEPS[step]
+        method = getattr(rendezvous.Rendezvous, name)
+
+        def fatal(self, *arguments):
+            if is_after:
+                method(self, *arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(rendezvous.Rendezvous, name, fatal)
+    try:
+        return jhetcc.init(**here(), timeout=3.0)
+    except Error as error:
+        return error
+
+
+def case_joins(port):
+    comm = jhetcc.init(**here() | {"coordinator": f"127.0.0.1:{port}"}, timeout=60.0)
+    return int(comm.all_reduce(np.array(1)))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_is_killed_while_it_joins(pools, step):
+    """C069: the others raise within the limit and name it; with a new process 2 the same two join at once."""
+    pool = pools(1, 1, 1)
+    outcomes = pool.attempt(case_dies, step, world=False)
+    assert outcomes[2].code == -signal.SIGKILL
+    for outcome in outcomes[:2]:
+        error = outcome.get()
+        assert isinstance(error, Error), error
+        assert "process 2" in str(error) and outcome.seconds < 12, (outcome.seconds, error)
+    assert [outcome.get() for outcome in pool.attempt(case_joins, free_port(), world=False)] == [3, 3, 3]
