@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from jhetcc import _core
 from jhetcc.errors import BadArgumentError, UnavailableError
 from jhetcc.schedule import Operation, can_reduce
 
@@ -34,7 +33,7 @@ _NAMES = {
     }.items()
 }  # fmt: skip
 _ALL_REDUCE = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin", "prod": "pprod"}
-_READY_MAX = 4096
+_READY_MAX = 512
 
 # What further describes a call beside name, dtype and shape: pairs of key and value, hashable.
 Keys = tuple[tuple[str, Any], ...]
