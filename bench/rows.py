@@ -43,11 +43,15 @@ def make_row(peer, mode, case, rounds):
     algbw, busbw = case.bandwidths(time_us / 1e6)
     values = (
         peer, mode, case.operation, case.bytes, case.count, case.dtype, case.reduction, case.ranks, round(time_us, 3),
-        round(algbw, 4), round(busbw, 4), sum(wrong), cases.bound(case), _quantile(each, 0.5), _quantile(each, 0.99), len(each),
+        _short(algbw), _short(busbw), sum(wrong), cases.bound(case), _quantile(each, 0.5), _quantile(each, 0.99), len(each),
         len(rounds), all(good for _, _, good in rounds), round(max(foreign for _, foreign, _ in rounds), 3),
         rounds[0][0][0]["note"],
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
+
+
+def _short(number):
+    return float(f"{number:.5g}")
 
 
 def _quantile(ordered, share):

@@ -64,6 +64,7 @@ class Outcome:
     ended: float = 0.0
     output: str = ""
     said: list[Any] = field(default_factory=list)
+    all: list[Outcome] = field(default_factory=list, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -71,6 +72,9 @@ class Outcome:
 
     def get(self) -> Any:
         if self.error is not None:
+            for other in self.all:
+                if other is not self:
+                    self.error.add_note(f"meanwhile in process {other.index}: {other.error or other.value!r}, code {other.code}")
             raise self.error
         if self.code is not None:
             raise Failure(f"process {self.index} ended with code {self.code}", self.output)
@@ -140,6 +144,8 @@ class Running:
         self.pool = pool
         self.deadline = time.monotonic() + deadline
         self.outcomes = [Outcome(worker.index) for worker in pool.workers]
+        for outcome in self.outcomes:
+            outcome.all = self.outcomes
         self._open = set(range(len(pool.workers)))
         self._begun = time.monotonic()
 
@@ -171,6 +177,15 @@ class Running:
             self._step()
         return self.outcomes[index].said[-1]
 
+    def see(self, index: int, text: str) -> None:
+        """Waits until a process has printed this since the case began; its log comes by a thread of its own."""
+        worker, outcome = self.pool.workers[index], self.outcomes[index]
+        while text not in outcome.output:
+            if time.monotonic() > self.deadline or not worker.alive():
+                self._fail(f"process {index} did not print {text!r}")
+            time.sleep(0.01)
+            outcome.output += worker.new_output()
+
     def finish(self, *indexes: int) -> list[Outcome]:
         """Waits until these (default: all) processes are done."""
         wanted = set(indexes or range(len(self.outcomes)))
@@ -201,14 +216,15 @@ class Running:
                 outcome.code = worker.popen.wait(max(self.deadline - time.monotonic(), LAST_WORDS_S))
             except subprocess.TimeoutExpired:
                 self._fail(f"process {index} closed its connection and does not end")
-            outcome.begun, outcome.ended, outcome.output = self._begun, time.monotonic(), worker.new_output()
+            outcome.begun, outcome.ended = self._begun, time.monotonic()
+            outcome.output += worker.new_output()
             self._open.discard(index)
             return
         if kind == "word":
             outcome.said.append(rest[0])
             return
         outcome.value, outcome.error, outcome.begun, outcome.ended = rest
-        outcome.output = worker.new_output()
+        outcome.output += worker.new_output()
         self._open.discard(index)
 
     def _fail(self, why: str) -> None:

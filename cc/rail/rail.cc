@@ -10,7 +10,10 @@ constexpr size_t kControlBacklogMax = 4096;
 Rail::Rail(int32_t peer, std::unique_ptr<transport::Endpoint> endpoint)
     : peer_(peer), endpoint_(std::move(endpoint)) {}
 
-void Rail::peerSaidGoodbye() { left_ = true; }
+void Rail::peerSaidGoodbye() {
+  left_ = true;
+  breakWith(Status());
+}
 
 void Rail::breakWith(const Status& why) {
   if (isBroken()) return;

@@ -20,7 +20,7 @@ class Rail {
   bool isBroken() const { return !broken_.isOk(); }
   /// Why it broke; code "left" when the peer said goodbye first.
   const Status& brokenStatus() const { return broken_; }
-  /// The peer closes on purpose: nothing more comes.
+  /// The peer closes on purpose. It is gone from now on, though its connection may stay up as long as its process lives.
   void peerSaidGoodbye();
 
   /// A message of an operation. False: no room now (or broken), nothing was taken.

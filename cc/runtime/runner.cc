@@ -86,8 +86,10 @@ void Runner::lockForDriving(std::unique_lock<std::mutex>& lock) {
 
 void Runner::leaveDriving(std::unique_lock<std::mutex>& lock) {
   const bool work_left = !engine_.isIdle() || engine_.hasOutput();
+  // Under the lock: between the progress thread's look at the count and its wait, the news would be lost, and the rank stand still.
+  const bool is_last = drivers_.fetch_sub(1) == 1;
   lock.unlock();
-  if (drivers_.fetch_sub(1) == 1) no_driver_.notify_one();
+  if (is_last) no_driver_.notify_one();
   if (work_left) wake();
 }
 
