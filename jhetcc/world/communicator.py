@@ -75,6 +75,8 @@ class Communicator(RawCalls):
             raise BadArgumentError(str(why), code="bad_argument") from None
 
     def _execute(self, text: str, buffers: list[tuple[int, int, int, int]]) -> None:
+        if not self._world.is_open:
+            self._world.require_open()
         self.prepare(text)
         self._world.process.run(self.name, text, buffers)
 
