@@ -46,8 +46,10 @@ format: $(VENV)/.lint
 	$(VENV)/bin/ruff format .
 	git ls-files '*.cc' '*.h' | xargs $(VENV)/bin/clang-format -i
 
+# The peers go into places of their own; one that cannot be installed is named and left out.
 bench: $(VENV)/.installed
-	$(VENV)/bin/python bench/collectives.py $(ARGS)
+	$(VENV)/bin/python bench/setup_peers.py --into .venv-bench
+	$(VENV)/bin/python bench/collectives.py $(or $(ARGS),--targets --json out/bench.jsonl --plot out/bench.png)
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python -P -m jhetcc env --markdown > docs/options.md

@@ -14,12 +14,16 @@ struct Engine::Communicator {
   CommunicatorSpec spec;
   std::unique_ptr<control::Membership> membership;
   std::unordered_map<int32_t, int32_t> member_of;  ///< world rank -> index
-  uint64_t next_sequence = 0;
-  uint64_t finished = 0;
+  uint64_t next_sequence = 0;                      ///< collectives only
+  uint64_t started = 0, finished = 0;              ///< send and recv, too
   std::string last_text;
-  std::deque<Parked*> parked;  ///< frames of operations not started here yet
+  std::deque<Parked*> parked;                                        ///< frames of operations not started here yet
   std::map<std::pair<int32_t, uint32_t>, uint64_t> sends, receives;  ///< (member, tag) -> next sequence
 
+  /// Is this index the peer's own? Nobody speaks for somebody else.
+  bool isFrom(uint32_t source, int32_t world_rank) const {
+    return source < spec.world_ranks.size() && spec.world_ranks[source] == world_rank;
+  }
   std::string numbered(uint64_t sequence, const std::string& text) const {
     return "#" + std::to_string(sequence) + " " + text;
   }
@@ -30,14 +34,14 @@ struct Engine::Active final : OperationHost {
   Communicator* communicator = nullptr;
   Request request;
   Operation operation;
-  uint64_t sequence = 0;       ///< of the communicator, or of the last send/recv
+  uint64_t sequence = 0;  ///< of the communicator, or of the last send/recv
   uint64_t send_sequence = 0, receive_sequence = 0;
   uint64_t fingerprint = 0;
   int64_t started_ns = 0;
   int64_t warned_ns = 0;
-  bool begun = false;     ///< the schedule is there and running
+  bool begun = false;  ///< the schedule is there and running
   bool warned = false;
-  bool withdrawn = false; ///< the communicator is ending: waits for the verdict
+  bool withdrawn = false;  ///< the communicator is ending: waits for the verdict
 
   const Command& command() const { return *request.command; }
   std::string text() const {

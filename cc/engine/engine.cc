@@ -15,6 +15,7 @@ using transport::FrameHeader;
 using transport::FrameType;
 
 constexpr size_t kUnknownFramesMax = 16384;
+constexpr size_t kRetiredMax = 8;
 
 // The part of a send's or recv's text that both sides must agree on: "f32[8]" of "send(f32[8], to=1, tag=0)".
 std::string_view messageType(std::string_view text) {
@@ -22,6 +23,11 @@ std::string_view messageType(std::string_view text) {
   if (open == std::string_view::npos) return text;
   const size_t end = std::min(text.find(", ", open), text.rfind(')'));
   return text.substr(open + 1, end - open - 1);
+}
+
+Status closedStatus(const std::string& text) {
+  return Status(Kind::kAborted, Scope::kCommunicator, "closed",
+                text + ": this communicator was closed or replaced by shrink(); use the new one");
 }
 
 }  // namespace
@@ -63,6 +69,9 @@ void Engine::createCommunicator(const CommunicatorSpec& spec) {
   for (Parked* parked : waiting) {
     if (parked->header.communicator != spec.id) {
       unknown_.push_back(parked);
+    } else if (!raw->isFrom(parked->header.source, parked->peer)) {
+      ++stale_frames_;
+      pool_.put(parked);
     } else if (parked->header.type == FrameType::kControl) {
       onControl(*raw, static_cast<int>(parked->header.source), parked->header, parked->payload.data());
       pool_.put(parked);
@@ -77,11 +86,23 @@ void Engine::destroyCommunicator(uint64_t id) {
   if (found == communicators_.end()) return;
   if (active_ && active_->communicator == found->second.get()) {
     withdrawActive();
-    finishActive(Status(Kind::kAborted, Scope::kCommunicator, "closed", active_->text() + ": its communicator was closed meanwhile"));
+    finishActive(closedStatus(active_->text()));
   }
   for (Parked* parked : found->second->parked) pool_.put(parked);
+  found->second->parked.clear();
+  if (found->second->membership->ending()) {
+    retired_.push_back(std::move(found->second));
+    if (retired_.size() > kRetiredMax) retired_.pop_front();
+  }
   communicators_.erase(found);
   dead_.insert(id);
+}
+
+Engine::Communicator* Engine::retired(uint64_t id) {
+  for (auto& communicator : retired_) {
+    if (communicator->spec.id == id) return communicator.get();
+  }
+  return nullptr;
 }
 
 void Engine::start(Request request) { queue_.push_back(std::move(request)); }
@@ -95,8 +116,7 @@ void Engine::activateNext() {
   queue_.pop_front();
   auto found = communicators_.find(request.communicator);
   if (found == communicators_.end()) {
-    request.completion->onDone(Status(Kind::kAborted, Scope::kCommunicator, "closed",
-                                      request.command->text + ": this communicator was closed or replaced by shrink(); use the new one"));
+    request.completion->onDone(closedStatus(request.command->text));
     return;
   }
   Communicator& communicator = *found->second;
@@ -114,6 +134,7 @@ void Engine::activateNext() {
   } else {
     active_->sequence = communicator.next_sequence++;
   }
+  ++communicator.started;
   communicator.last_text = active_->text();
   trace_.counters.add(trace::Counter::kOperationsStarted);
   note(trace::EventKind::kOperationStarted, communicator, active_->sequence, 0, command.text_hash);
@@ -130,12 +151,13 @@ void Engine::beginActive() {
   const Buffers& buffers = active_->request.buffers;
   if (buffers.input_bytes != static_cast<uint64_t>(schedule.input_bytes) ||
       buffers.output_bytes != static_cast<uint64_t>(schedule.output_bytes)) {
-    abortCommunicator(active_->communicator->spec.id,
-                      Status(Kind::kInternal, Scope::kCall, "internal",
-                             active_->text() + ": buffers of " + std::to_string(buffers.input_bytes) + " and " +
-                                 std::to_string(buffers.output_bytes) + " bytes, the schedule wants " +
-                                 std::to_string(schedule.input_bytes) + " and " + std::to_string(schedule.output_bytes)),
-                      {});
+    abortCommunicator(
+        active_->communicator->spec.id,
+        Status(Kind::kInternal, Scope::kCall, "internal",
+               active_->text() + ": buffers of " + std::to_string(buffers.input_bytes) + " and " +
+                   std::to_string(buffers.output_bytes) + " bytes, the schedule wants " +
+                   std::to_string(schedule.input_bytes) + " and " + std::to_string(schedule.output_bytes)),
+        {});
     return;
   }
   const uint64_t asked = command.point_to_point ? hashText(messageType(command.text)) : command.text_hash;
@@ -192,22 +214,29 @@ void Engine::onFrame(rail::Rail& rail, const FrameHeader& header, const void* pa
     rail.peerSaidGoodbye();
     return;
   }
+  if (header.type != FrameType::kData && header.type != FrameType::kOffer && header.type != FrameType::kControl) {
+    ++stale_frames_;
+    return;
+  }
   if (header.type == FrameType::kControl && header.communicator == 0) {
     onProbe(rail.peer(), header, payload);
     return;
   }
   auto found = communicators_.find(header.communicator);
   if (found == communicators_.end()) {
-    if (dead_.count(header.communicator) || unknown_.size() >= kUnknownFramesMax) {
+    Communicator* ended = header.type == FrameType::kControl ? retired(header.communicator) : nullptr;
+    if (ended && ended->isFrom(header.source, rail.peer())) {
+      onControl(*ended, static_cast<int>(header.source), header, payload);
+    } else if (dead_.count(header.communicator) || unknown_.size() >= kUnknownFramesMax) {
       ++stale_frames_;
     } else {
       unknown_.push_back(pool_.take(header, payload));
+      unknown_.back()->peer = rail.peer();
     }
     return;
   }
   Communicator& communicator = *found->second;
-  if (header.source >= communicator.spec.world_ranks.size() ||
-      communicator.spec.world_ranks[header.source] != rail.peer()) {
+  if (!communicator.isFrom(header.source, rail.peer())) {
     ++stale_frames_;  // an index that is not this peer's: never let it speak for somebody else
     return;
   }
@@ -256,7 +285,8 @@ void Engine::RailSink::onFetched(uint64_t token, Status status) {
 void Engine::RailSink::onReleased(uint64_t cookie) {
   ++engine_->events_;
   Active* active = engine_->active_;
-  if (active && active->begun && !active->withdrawn && active->operation.owns(cookie)) active->operation.onReleased(cookie);
+  if (active && active->begun && !active->withdrawn && active->operation.owns(cookie))
+    active->operation.onReleased(cookie);
 }
 
 bool Engine::progress() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank: its rails, its communicators, and the operations it runs, strictly one at a time in the order given.
-// Single-threaded; clock and rails are handed in, so hundreds of engines can live in one process and one simulated time.
+// Single-threaded; clock and rails are handed in, so hundreds of engines can live in one process and one simulated
+// time.
 #pragma once
 
 #include <atomic>
@@ -33,7 +34,7 @@ struct EngineOptions {
 
 struct CommunicatorSpec {
   std::string name;
-  uint64_t id = 0;  ///< of (name, members, epoch); equal on all members
+  uint64_t id = 0;  ///< of (name, members, epoch, how often it was made); equal on all members
   uint64_t epoch = 0;
   int32_t self = 0;
   std::vector<int32_t> world_ranks;
@@ -81,7 +82,8 @@ class Engine {
 
   void addRail(std::unique_ptr<rail::Rail> rail);
   void createCommunicator(const CommunicatorSpec& spec);
-  /// Later frames of it are stale and change nothing.
+  /// Later frames of it are stale and change nothing; but if it had ended, this rank goes on to answer members that
+  /// still look for an agreement on how, and who survives.
   void destroyCommunicator(uint64_t id);
 
   void start(Request request);
@@ -103,6 +105,8 @@ class Engine {
   std::optional<Activity> activity() const;
   std::vector<std::unique_ptr<rail::Rail>>& rails() { return rails_; }
   uint64_t staleFrames() const { return stale_frames_; }
+  /// Messages that came before they could be taken: most at one time since birth.
+  size_t parkedBlocks() const { return pool_.blocks(); }
 
  private:
   struct Communicator;
@@ -111,7 +115,8 @@ class Engine {
 
   void makeProbes();
   void makeMembership(Communicator& communicator);
-  void note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes, uint64_t argument);
+  void note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
+            uint64_t argument);
   void activateNext();
   void beginActive();
   bool advanceActive();
@@ -127,6 +132,7 @@ class Engine {
   bool matchesActive(const Communicator& communicator, const transport::FrameHeader& header) const;
   void sendControl(Communicator& communicator, int member, uint16_t kind, const std::string& message);
   rail::Rail* railOf(int32_t world_rank);
+  Communicator* retired(uint64_t id);
   void warn(int64_t now_ns);
   std::optional<control::BlockedOperation> blocked() const;
   void countMessages();
@@ -140,9 +146,10 @@ class Engine {
   std::vector<std::unique_ptr<RailSink>> sinks_;
   std::unordered_map<int32_t, rail::Rail*> rail_of_;
   std::unordered_map<uint64_t, std::unique_ptr<Communicator>> communicators_;
-  std::unordered_set<uint64_t> dead_;  ///< ids destroyed here
+  std::unordered_set<uint64_t> dead_;                  ///< ids destroyed here
+  std::deque<std::unique_ptr<Communicator>> retired_;  ///< of them, the latest that had ended: they answer, no more
   std::unordered_map<uint64_t, uint64_t> messages_started_;  ///< send/recv by (communicator, from, to, tag): how many
-  std::deque<Parked*> unknown_;        ///< frames of communicators not created yet
+  std::deque<Parked*> unknown_;                              ///< frames of communicators not created yet
   std::deque<Request> queue_;
   std::unique_ptr<Active> active_storage_;
   Active* active_ = nullptr;

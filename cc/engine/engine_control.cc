@@ -63,7 +63,8 @@ std::optional<control::BlockedOperation> Engine::blocked() const {
     blocked.members = communicator.spec.world_ranks;
     return blocked;
   }
-  const bool receives = command.from >= 0 && (command.to < 0 || !active_->begun || active_->operation.needs(command.from));
+  const bool receives =
+      command.from >= 0 && (command.to < 0 || !active_->begun || active_->operation.needs(command.from));
   const int32_t self = communicator.spec.self;
   const int32_t partner = receives ? command.from : command.to;
   blocked.instance.communicator = receives ? messageId(communicator.spec.id, partner, self, command.tag)
@@ -78,7 +79,8 @@ void Engine::countMessages() {
   const uint64_t id = active_->communicator->spec.id;
   const int32_t self = active_->communicator->spec.self;
   if (command.to >= 0) messages_started_[messageId(id, self, command.to, command.tag)] = active_->send_sequence + 1;
-  if (command.from >= 0) messages_started_[messageId(id, command.from, self, command.tag)] = active_->receive_sequence + 1;
+  if (command.from >= 0)
+    messages_started_[messageId(id, command.from, self, command.tag)] = active_->receive_sequence + 1;
 }
 
 void Engine::makeMembership(Communicator& communicator) {
@@ -93,7 +95,7 @@ void Engine::makeMembership(Communicator& communicator) {
   Communicator* raw = &communicator;
   auto report = [this, raw] {
     control::Report report;
-    report.started = raw->next_sequence;
+    report.started = raw->started;
     report.finished = raw->finished;
     report.operation = raw->last_text;
     if (active_ && active_->communicator != raw) {
@@ -131,7 +133,8 @@ void Engine::abortCommunicator(uint64_t id, const Status& cause, const std::vect
   auto found = communicators_.find(id);
   if (found == communicators_.end()) return;
   trace_.counters.add(trace::Counter::kAborts);
-  note(trace::EventKind::kSuspected, *found->second, found->second->next_sequence, 0, static_cast<uint64_t>(cause.kind()));
+  note(trace::EventKind::kSuspected, *found->second, found->second->next_sequence, 0,
+       static_cast<uint64_t>(cause.kind()));
   found->second->membership->suspect(cause, suspects, clock_.nowNs());
   next_tick_ns_ = 0;
 }
@@ -174,9 +177,16 @@ void Engine::onRailBroken(rail::Rail& rail) {
     auto member = communicator->member_of.find(rail.peer());
     if (member == communicator->member_of.end()) continue;
     communicator->membership->peerGone(member->second, rail.brokenStatus(), clock_.nowNs());
-    const bool is_active = active_ && active_->communicator == communicator.get() && active_->begun && !active_->withdrawn;
+    const bool is_active =
+        active_ && active_->communicator == communicator.get() && active_->begun && !active_->withdrawn;
     if (is_active && active_->operation.needs(member->second)) {
       abortCommunicator(id, rail.brokenStatus().withContext(active_->text()), {member->second});
+    }
+  }
+  for (auto& communicator : retired_) {
+    auto member = communicator->member_of.find(rail.peer());
+    if (member != communicator->member_of.end()) {
+      communicator->membership->peerGone(member->second, rail.brokenStatus(), clock_.nowNs());
     }
   }
   next_tick_ns_ = 0;
@@ -185,6 +195,7 @@ void Engine::onRailBroken(rail::Rail& rail) {
 void Engine::tick(int64_t now_ns) {
   next_tick_ns_ = now_ns + kTickNs;
   for (auto& [id, communicator] : communicators_) communicator->membership->tick(now_ns);
+  for (auto& communicator : retired_) communicator->membership->tick(now_ns);
   if (!active_ || active_->withdrawn) return;
   probes_->tick(now_ns);
   if (!probes_->found().isOk() && blocked() && probes_->foundInstance() == blocked()->instance) {
@@ -196,8 +207,8 @@ void Engine::tick(int64_t now_ns) {
     const std::string what = active_->begun ? "" : " (its schedule was still being planned)";
     abortCommunicator(active_->communicator->spec.id,
                       Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout",
-                             active_->text() + what + " waited longer than operation_timeout = " +
-                                 seconds(options_.operation_timeout_ns)),
+                             active_->text() + what +
+                                 " waited longer than operation_timeout = " + seconds(options_.operation_timeout_ns)),
                       active_->begun ? active_->operation.waitingFor() : std::vector<int32_t>{});
     return;
   }
@@ -207,21 +218,28 @@ void Engine::tick(int64_t now_ns) {
 void Engine::warn(int64_t now_ns) {
   active_->warned_ns = now_ns;
   std::string missing;
+<<<<<<< HEAD
   const std::optional<Activity> activity = this->activity();
   for (int32_t rank : activity->waiting_for) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+=======
+  const std::optional<Activity> waiting = activity();
+  for (int32_t rank : waiting->waiting_for) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+>>>>>>> main
   JHETCC_LOG(kWarn, "engine",
-      "rank " + std::to_string(world_rank_) + " has waited " + seconds(now_ns - active_->started_ns) + " in " +
-          active_->text() + " on \"" + active_->communicator->spec.name + "\" for rank(s) [" + missing +
-          "]; it gives up after operation_timeout");
+             "rank " + std::to_string(world_rank_) + " has waited " + seconds(now_ns - active_->started_ns) + " in " +
+                 active_->text() + " on \"" + active_->communicator->spec.name + "\" for rank(s) [" + missing +
+                 "]; it gives up after operation_timeout");
   active_->warned = true;
 }
 
 int64_t Engine::nextWakeNs() const {
   int64_t next = INT64_MAX;
   for (const auto& [id, communicator] : communicators_) next = std::min(next, communicator->membership->nextTickNs());
+  for (const auto& communicator : retired_) next = std::min(next, communicator->membership->nextTickNs());
   if (!active_ || active_->withdrawn) return next;
   next = std::min(next, probes_->nextTickNs());
-  if (options_.operation_timeout_ns != INT64_MAX) next = std::min(next, active_->started_ns + options_.operation_timeout_ns);
+  if (options_.operation_timeout_ns != INT64_MAX)
+    next = std::min(next, active_->started_ns + options_.operation_timeout_ns);
   if (options_.warn_after_ns != INT64_MAX) next = std::min(next, active_->warned_ns + options_.warn_after_ns);
   return next;
 }

@@ -79,7 +79,8 @@ void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buf
   generation_ = generation & ((uint64_t{1} << (64 - kGenerationShift)) - 1);
   bytes_moved_ = 0;
   const size_t scratch_bytes = static_cast<size_t>(schedule_->scratch_bytes);
-  if (scratch_store_.size() < scratch_bytes + kScratchAlignment) scratch_store_.resize(scratch_bytes + kScratchAlignment);
+  if (scratch_store_.size() < scratch_bytes + kScratchAlignment)
+    scratch_store_.resize(scratch_bytes + kScratchAlignment);
   const uintptr_t base = reinterpret_cast<uintptr_t>(scratch_store_.data());
   scratch_ = scratch_store_.data() + (kScratchAlignment - base % kScratchAlignment) % kScratchAlignment;
   states_.assign(schedule_->steps.size(), StepState{});
@@ -98,9 +99,12 @@ char* Operation::place(const Operand& operand, int64_t iteration) {
   const int64_t slot = operand.wrap > 0 ? iteration % operand.wrap : iteration;
   const int64_t offset = operand.offset + slot * schedule_->chunk_bytes;
   switch (operand.buffer) {
-    case Buffer::kInput: return const_cast<char*>(static_cast<const char*>(buffers_.input)) + offset;
-    case Buffer::kOutput: return static_cast<char*>(buffers_.output) + offset;
-    case Buffer::kScratch: return scratch_ + offset;
+    case Buffer::kInput:
+      return const_cast<char*>(static_cast<const char*>(buffers_.input)) + offset;
+    case Buffer::kOutput:
+      return static_cast<char*>(buffers_.output) + offset;
+    case Buffer::kScratch:
+      return scratch_ + offset;
   }
   return nullptr;
 }
@@ -151,9 +155,12 @@ bool Operation::issue(int32_t index) {
   if (step.kind == StepKind::kRecv && !state.parked_first) return false;
   if (state.issued - state.completed >= kWindow || !dependenciesMet(step, state.issued)) return false;
   switch (step.kind) {
-    case StepKind::kSend: return issueSend(index, step, state);
-    case StepKind::kRecv: return issueReceive(index, step, state);
-    default: break;
+    case StepKind::kSend:
+      return issueSend(index, step, state);
+    case StepKind::kRecv:
+      return issueReceive(index, state);
+    default:
+      break;
   }
   runLocal(step, state);
   complete(index, state.issued++);
@@ -186,11 +193,11 @@ bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
   return true;
 }
 
-bool Operation::issueReceive(int32_t index, const Step& step, StepState& state) {
+bool Operation::issueReceive(int32_t index, StepState& state) {
   Parked* parked = state.parked_first;
-  (void)step;
   state.parked_first = parked->next;
   if (!state.parked_first) state.parked_last = nullptr;
+  --state.parked;
   deliver(index, parked->header, parked->payload.data());
   pool_->put(parked);
   return true;
@@ -215,11 +222,12 @@ bool Operation::deliver(int32_t index, const FrameHeader& header, const void* pa
 Status Operation::onMessage(const FrameHeader& header, const void* payload) {
   const int32_t index = program_->receiveStep(header.source, header.stream);
   const int64_t arrival = index < 0 ? 0 : header.index;
-  if (index < 0 || arrival >= states_[index].total || arrival < states_[index].issued ||
+  // Messages of a stream come in order and once; where one is missing or doubled, nothing after it is in its place.
+  if (index < 0 || arrival >= states_[index].total || arrival != states_[index].issued + states_[index].parked ||
       header.length != static_cast<uint64_t>(bytesOf(schedule_->steps[index], arrival))) {
     return Status(Kind::kMismatch, Scope::kCommunicator, "mismatch",
-                  "message " + std::to_string(header.index) + " of stream " + std::to_string(header.stream) + " from member " +
-                      std::to_string(header.source) + " (" + std::to_string(header.length) +
+                  "message " + std::to_string(header.index) + " of stream " + std::to_string(header.stream) +
+                      " from member " + std::to_string(header.source) + " (" + std::to_string(header.length) +
                       " bytes) fits no receive of the schedule");
   }
   StepState& state = states_[index];
@@ -235,6 +243,7 @@ Status Operation::onMessage(const FrameHeader& header, const void* payload) {
     state.parked_first = parked;
   }
   state.parked_last = parked;
+  ++state.parked;
   return Status::ok();
 }
 
@@ -302,10 +311,10 @@ void Operation::withdraw() {
     }
     state.parked_last = nullptr;
     if (step.kind != StepKind::kSend && step.kind != StepKind::kRecv) continue;
-    rail::Rail* rail = host_->railTo(step.peer);
     for (int64_t k = state.completed; k < state.issued; ++k) {
       if (state.done_mask >> (k - state.completed) & 1u) continue;
       const uint64_t cookie = cookieOf(static_cast<int32_t>(i), k);
+      rail::Rail* rail = host_->railTo(step.peer);
       if (step.kind == StepKind::kSend) {
         rail->revoke(cookie);
       } else {
@@ -341,9 +350,8 @@ std::vector<int32_t> Operation::waitingFor() const {
   for (int32_t index : unfinished_) {
     const Step& step = schedule_->steps[index];
     const StepState& state = states_[index];
-    const bool missing = step.kind == StepKind::kRecv
-                             ? !state.parked_first && state.issued < state.total
-                             : step.kind == StepKind::kSend && state.completed < state.issued;
+    const bool missing = step.kind == StepKind::kRecv ? !state.parked_first && state.issued < state.total
+                                                      : step.kind == StepKind::kSend && state.completed < state.issued;
     if (missing) members.push_back(step.peer);
   }
   std::sort(members.begin(), members.end());

@@ -26,6 +26,7 @@ struct Program {
 /// A message that came before it could be taken. Blocks are reused, never freed while the engine lives.
 struct Parked {
   transport::FrameHeader header;
+  int32_t peer = -1;  ///< world rank at the other end of the rail that brought it
   Parked* next = nullptr;
   std::vector<char> payload;
 };
@@ -33,6 +34,7 @@ class ParkedPool {
  public:
   Parked* take(const transport::FrameHeader& header, const void* payload);
   void put(Parked* parked);
+  size_t blocks() const { return all_.size(); }
 
  private:
   std::vector<std::unique_ptr<Parked>> all_;
@@ -89,11 +91,12 @@ class Operation {
     uint32_t done_mask = 0;  ///< iterations completed out of order, relative to `completed`
     Parked* parked_first = nullptr;
     Parked* parked_last = nullptr;
+    int64_t parked = 0;
   };
   bool dependenciesMet(const schedule::Step& step, int64_t iteration) const;
   bool issue(int32_t step_index);
   bool issueSend(int32_t index, const schedule::Step& step, StepState& state);
-  bool issueReceive(int32_t index, const schedule::Step& step, StepState& state);
+  bool issueReceive(int32_t index, StepState& state);
   void runLocal(const schedule::Step& step, StepState& state);
   bool deliver(int32_t index, const transport::FrameHeader& header, const void* payload);
   void complete(int32_t index, int64_t iteration);

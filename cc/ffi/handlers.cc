@@ -64,14 +64,27 @@ struct xla::ffi::ResultEncoding<stage, ::jhetcc::ffi_room::Outcome> {
 namespace jhetcc::ffi_room {
 namespace {
 
-/// A call whose handler may leave before it is done; lives until resolved.
+/// A call whose handler may leave before it is done; then it lives until resolved. Promise and future are made only then.
 class FutureTicket final : public runtime::Ticket {
  public:
-  FutureTicket(const runtime::Call& call, std::shared_ptr<runtime::Process> process)
-      : Ticket(call.runner, call.join, call.slot), process_(std::move(process)) {}
-  ffi::Future future() { return ffi::Future(promise_); }
+  FutureTicket() : Ticket(nullptr, nullptr, 0) {}
+  /// `future` is filled if the handler leaves; it lies with the caller, for a left ticket is the completion thread's.
+  void begin(const runtime::Call& call, std::shared_ptr<runtime::Process> process, std::optional<ffi::Future>* future) {
+    renew(call.runner, call.join, call.slot);
+    process_ = std::move(process);
+    future_ = future;
+  }
+  void rest() {
+    future_ = nullptr;
+    promise_.reset();
+    process_.reset();
+  }
+  void prepareToLeave() override {
+    promise_.emplace();
+    future_->emplace(*promise_);
+  }
   void resolve() override {
-    ffi::Promise promise = std::move(promise_);
+    ffi::Promise promise = std::move(*promise_);
     const Status end = status();
     delete this;
     if (end.isOk()) {
@@ -82,9 +95,13 @@ class FutureTicket final : public runtime::Ticket {
   }
 
  private:
-  ffi::Promise promise_;
+  std::optional<ffi::Future>* future_ = nullptr;
+  std::optional<ffi::Promise> promise_;
   std::shared_ptr<runtime::Process> process_;
 };
+
+/// This thread's next ticket: most calls are done when the handler returns and give it back.
+thread_local std::unique_ptr<FutureTicket> spare_ticket;
 
 /// First touch of a large fresh output costs several times the copy itself on small pages.
 void askForHugePages(void* data, size_t bytes) {
@@ -126,14 +143,18 @@ Outcome collective(int32_t ordinal, ffi::RemainingArgs arguments, ffi::Remaining
                              " now: trace it again (jax.clear_caches(), or build the function anew)"));
   }
   runtime::Runner* runner = call.value().runner;
-  auto ticket = std::make_unique<FutureTicket>(call.value(), std::move(process));
-  engine::Request request{call.value().communicator, call.value().command, buffers, ticket.get()};
-  ffi::Future future = ticket->future();
-  if (runner->startAndHelp(std::move(request), *ticket)) {
-    return ticket->status().isOk() ? Outcome{} : failed(ticket->status());
+  std::unique_ptr<FutureTicket> ticket = spare_ticket ? std::move(spare_ticket) : std::make_unique<FutureTicket>();
+  Outcome outcome;
+  ticket->begin(call.value(), std::move(process), &outcome.future);
+  engine::Request request{call.value().communicator, std::move(call.value().command), buffers, ticket.get()};
+  if (!runner->startAndHelp(std::move(request), *ticket)) {
+    ticket.release();  // resolve() deletes it
+    return outcome;
   }
-  ticket.release();  // resolve() deletes it
-  return {std::nullopt, std::move(future)};
+  const Status status = ticket->status();
+  ticket->rest();
+  spare_ticket = std::move(ticket);
+  return status.isOk() ? Outcome{} : failed(status);
 }
 
 ffi::Error rankIndex(int32_t ordinal, ffi::Result<ffi::BufferR0<ffi::S32>> result, std::string_view communicator) {

@@ -12,10 +12,13 @@ namespace jhetcc::py {
 
 /// Raises the Python error of this status; nothing when it is ok. The Python lock is held.
 void raiseIfError(const Status& status);
+/// The same after a wait: one that Ctrl-C ended has its KeyboardInterrupt set already, which goes out instead.
+void raiseAfterWait(const Status& status);
 /// True when the main thread has a signal to handle (Ctrl-C): takes the Python lock for the look.
 bool interrupted();
 
 void bindProcess(nanobind::module_& module);
+void bindRawCall(nanobind::module_& module);
 void bindNet(nanobind::module_& module);
 void bindReduce(nanobind::module_& module);
 void bindFfi(nanobind::module_& module);

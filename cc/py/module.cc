@@ -20,6 +20,11 @@ void raiseIfError(const Status& status) {
   throw nb::python_error();
 }
 
+void raiseAfterWait(const Status& status) {
+  if (PyErr_Occurred()) throw nb::python_error();
+  raiseIfError(status);
+}
+
 bool interrupted() {
   if (!Py_IsInitialized()) return true;
   nb::gil_scoped_acquire gil;
@@ -33,6 +38,7 @@ NB_MODULE(_core, module) {
   module.doc() = "The C++ core. Private: use the functions of the package.";
   nb::set_leak_warnings(false);  // interpreter exit order is the user's business
   jhetcc::py::bindProcess(module);
+  jhetcc::py::bindRawCall(module);
   jhetcc::py::bindNet(module);
   jhetcc::py::bindReduce(module);
   jhetcc::py::bindFfi(module);

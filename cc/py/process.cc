@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Process: this process's ranks, communicators and blocking calls.
+// Process: this process's ranks and communicators; blocking calls are in raw_call.cc.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "engine/reduce.h"
@@ -20,16 +18,9 @@ namespace jhetcc::py {
 namespace {
 
 using runtime::Process;
-using BufferTuple = std::tuple<uintptr_t, uint64_t, uintptr_t, uint64_t>;
 
 int64_t nanoseconds(double seconds) {
   return seconds >= 9e9 ? INT64_MAX : static_cast<int64_t>(seconds * 1e9);
-}
-
-// A wait ended by Ctrl-C has its KeyboardInterrupt set already: let that one out.
-void raiseAfterWait(const Status& status) {
-  if (PyErr_Occurred()) throw nb::python_error();
-  raiseIfError(status);
 }
 
 std::shared_ptr<Process> create(const nb::dict& options, std::vector<int32_t> world_ranks, std::vector<int64_t> ordinals) {
@@ -71,19 +62,6 @@ nb::object nextPlanRequest(Process& process, double timeout) {
   }
   if (!request) return nb::none();
   return nb::make_tuple(request->communicator, request->epoch, request->size, request->text);
-}
-
-void run(Process& process, std::string_view communicator, std::string_view text, const std::vector<BufferTuple>& tuples) {
-  std::vector<engine::Buffers> buffers;
-  for (const auto& [input, input_bytes, output, output_bytes] : tuples) {
-    buffers.push_back({reinterpret_cast<const void*>(input), reinterpret_cast<void*>(output), input_bytes, output_bytes});
-  }
-  Status status;
-  {
-    nb::gil_scoped_release release;
-    status = process.run(communicator, text, buffers, interrupted);
-  }
-  raiseAfterWait(status);
 }
 
 nb::object verdict(Process& process, const std::string& communicator) {
@@ -193,7 +171,6 @@ void bindProcess(nb::module_& module) {
       .def("answer_plan", &answerPlan, "communicator"_a, "epoch"_a, "text"_a, "schedules"_a, "failure"_a.none() = nb::none())
       .def("has_plan", &Process::hasPlan, "communicator"_a, "text"_a)
       .def("next_plan_request", &nextPlanRequest, "timeout"_a)
-      .def("run", &run, "communicator"_a, "text"_a, "buffers"_a)
       .def(
           "abort",
           [](Process& process, const std::string& name, const std::string& reason, const std::string& code) {

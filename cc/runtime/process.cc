@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of communicators and the calls on them; planning is in plans.cc.
+// The table of communicators and how they end; calls on them are in calls.cc, planning is in plans.cc.
 #include "runtime/process.h"
 
 #include <pthread.h>
@@ -21,13 +21,6 @@ std::atomic<uint64_t>& forkGeneration() {
   (void)registered;
   return generation;
 }
-
-/// A blocking caller's ticket: it never leaves.
-class BlockingTicket final : public Ticket {
- public:
-  using Ticket::Ticket;
-  void resolve() override {}
-};
 
 }  // namespace
 
@@ -72,7 +65,6 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
   communicator->epoch = epoch;
   uint64_t id = hashNumber(epoch, hashText(name));
   for (int32_t rank : world_ranks) id = hashNumber(static_cast<uint64_t>(rank), id);
-  communicator->id = id;
   communicator->world_ranks = world_ranks;
   std::vector<int32_t> members;
   for (size_t slot = 0; slot < runners_.size(); ++slot) {
@@ -85,11 +77,15 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
   if (members.size() > 1) communicator->join = std::make_unique<LocalJoin>(members);
   {
     std::unique_lock<std::shared_mutex> lock(table_mutex_);
+    // Made again after close(): its first messages may come while this process still drops those of its former life.
+    id = hashNumber(births_[id]++, id);
+    communicator->id = id;
     if (communicators_.count(name)) {
       return Status(Kind::kBadArgument, Scope::kCommunicator, "bad_argument",
                     "a communicator named \"" + name + "\" exists already; close it first or choose another name");
     }
     communicators_[name] = communicator;
+    forgetCalls();
   }
   for (int32_t slot : members) {
     engine::CommunicatorSpec spec{name, id, epoch, communicator->member_of_slot[static_cast<size_t>(slot)], world_ranks, places};
@@ -104,6 +100,8 @@ void Process::destroyCommunicator(const std::string& name) {
   {
     std::unique_lock<std::shared_mutex> lock(table_mutex_);
     communicators_.erase(name);
+    communicator->closed.store(true);
+    forgetCalls();
   }
   for (size_t slot = 0; slot < runners_.size(); ++slot) {
     if (communicator->member_of_slot[slot] < 0) continue;
@@ -140,83 +138,6 @@ Result<int32_t> Process::memberIndex(std::string_view name, int64_t ordinal) {
   Result<int32_t> slot = slotOf(*communicator, ordinal);
   if (!slot.isOk()) return slot;
   return communicator->member_of_slot[static_cast<size_t>(slot.value())];
-}
-
-Result<Call> Process::callOf(const std::shared_ptr<Communicator>& communicator, std::string_view text, int32_t slot) {
-  if (isForked()) {
-    return Status(Kind::kUnavailable, Scope::kProcess, "forked",
-                  std::string(text) + ": this process is a fork of the one that called jhetcc.init(); connections and threads do "
-                                      "not survive a fork. Call init() after forking, or use the spawn start method");
-  }
-  CommandSet* commands = commandSet(*communicator, text, true);
-  Call call;
-  call.runner = runners_[static_cast<size_t>(slot)].get();
-  call.command = commands->by_slot[static_cast<size_t>(slot)];
-  call.join = call.command->point_to_point ? nullptr : communicator->join.get();
-  call.slot = slot;
-  call.size = static_cast<int64_t>(communicator->world_ranks.size());
-  call.communicator = communicator->id;
-  return call;
-}
-
-Result<Call> Process::prepareCall(std::string_view name, std::string_view text, int64_t ordinal) {
-  std::shared_ptr<Communicator> communicator = find(name);
-  if (!communicator) return unknownCommunicator(name);
-  Result<int32_t> slot = slotOf(*communicator, ordinal);
-  if (!slot.isOk()) return slot.status();
-  return callOf(communicator, text, slot.value());
-}
-
-Result<Call> Process::prepareCallOfSlot(std::string_view name, std::string_view text, size_t slot) {
-  std::shared_ptr<Communicator> communicator = find(name);
-  if (!communicator) return unknownCommunicator(name);
-  if (communicator->member_of_slot[slot] < 0) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
-                  "rank " + std::to_string(runners_[slot]->worldRank()) + " is no member of \"" + communicator->name + "\"");
-  }
-  return callOf(communicator, text, static_cast<int32_t>(slot));
-}
-
-Status Process::run(std::string_view name, std::string_view text, const std::vector<engine::Buffers>& buffers,
-                    const std::function<bool()>& interrupted) {
-  std::shared_ptr<Communicator> communicator = find(name);
-  if (!communicator) return unknownCommunicator(name);
-  std::vector<Call> calls;
-  for (size_t slot = 0; slot < runners_.size(); ++slot) {
-    if (communicator->member_of_slot[slot] < 0) continue;
-    Result<Call> call = callOf(communicator, text, static_cast<int32_t>(slot));
-    if (!call.isOk()) return call.status();
-    calls.push_back(std::move(call).value());
-  }
-  if (calls.size() != buffers.size()) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
-                  std::string(text) + ": " + std::to_string(buffers.size()) + " buffers for " + std::to_string(calls.size()) +
-                      " local ranks of \"" + communicator->name + "\"; give one a rank");
-  }
-  std::deque<BlockingTicket> tickets;
-  for (const Call& call : calls) tickets.emplace_back(call.runner, call.join, call.slot);
-  for (size_t k = 1; k < calls.size(); ++k) {
-    engine::Request request{calls[k].communicator, calls[k].command, buffers[k], &tickets[k]};
-    calls[k].runner->withEngine([&](engine::Engine& engine) { engine.start(std::move(request)); });
-  }
-  engine::Request request{calls[0].communicator, calls[0].command, buffers[0], &tickets[0]};
-  bool done = calls[0].runner->drive(std::move(request), tickets[0], interrupted);
-  const std::function<bool()> never = [] { return false; };
-  Status status;
-  for (size_t k = 0; k < calls.size(); ++k) {
-    if (k > 0 && done) done = calls[k].runner->driveOn(tickets[k], interrupted);
-    if (!done) {
-      // Tickets live on this stack: end the operation everywhere first, which takes a bounded time.
-      const Status cause(Kind::kAborted, Scope::kCommunicator, "interrupted", std::string(text) + " was interrupted by the user");
-      for (const Call& call : calls) {
-        call.runner->withEngine([&](engine::Engine& engine) { engine.abortCommunicator(call.communicator, cause, {}); });
-      }
-      calls[k].runner->driveOn(tickets[k], never);
-      done = true;
-    }
-    if (status.isOk()) status = tickets[k].status();
-  }
-  return status;
 }
 
 Status Process::abort(const std::string& name, const std::string& reason, const std::string& code) {
@@ -292,6 +213,10 @@ void Process::close(int64_t timeout_ns) {
     closing_ = true;
   }
   plans_changed_.notify_all();
+  {
+    std::unique_lock<std::shared_mutex> lock(table_mutex_);
+    for (auto& [name, communicator] : communicators_) communicator->closed.store(true);
+  }
   const Status cause(Kind::kAborted, Scope::kProcess, "closed", "this process closed jhetcc");
   for (auto& runner : runners_) {
     runner->withEngine([&](engine::Engine& engine) {

@@ -3,6 +3,7 @@
 // Any thread. The only place that knows which concrete transport joins two ranks.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -37,6 +38,14 @@ struct Communicator {
   int32_t only_slot = -1;               ///< the one local member, if there is just one
   std::unique_ptr<LocalJoin> join;      ///< where several local ranks are members
   std::unordered_map<std::string_view, std::unique_ptr<CommandSet>> commands;  ///< keys point into the sets
+  std::atomic<bool> closed{false};          ///< destroyed, replaced or the process closed: what was made ready fails
+  std::atomic<bool> in_blocking_call{false};
+};
+
+/// A blocking call made ready: nothing is looked up any more. Outlives its communicator: it then fails with "closed".
+struct Prepared {
+  std::shared_ptr<Communicator> communicator;
+  CommandSet* commands = nullptr;  ///< the communicator's
 };
 
 /// The planner's thread takes these and answers with answerPlan().
@@ -85,12 +94,11 @@ class Process {
 
   /// The local rank that executes on this device and the command for it; asks the planner when there is none yet.
   Result<Call> prepareCall(std::string_view communicator, std::string_view text, int64_t ordinal);
-  Result<Call> prepareCallOfSlot(std::string_view communicator, std::string_view text, size_t slot);
   Result<int32_t> memberIndex(std::string_view communicator, int64_t ordinal);
 
-  /// One blocking call by all local members, buffers in slot order. Interrupted: the communicator is aborted.
-  Status run(std::string_view communicator, std::string_view text, const std::vector<engine::Buffers>& buffers,
-             const std::function<bool()>& interrupted);
+  Result<Prepared> prepareBlocking(std::string_view communicator, std::string_view text);
+  /// One blocking call by all `count` local members, buffers in slot order. Interrupted: the communicator is aborted.
+  Status run(const Prepared& prepared, const engine::Buffers* buffers, size_t count, const std::function<bool()>& interrupted);
 
   Status abort(const std::string& communicator, const std::string& reason, const std::string& code);
   std::optional<control::Verdict> verdict(const std::string& communicator);
@@ -105,7 +113,11 @@ class Process {
   Process();
   bool isForked() const;
   CommandSet* commandSet(Communicator& communicator, std::string_view text, bool ask);
-  Result<Call> callOf(const std::shared_ptr<Communicator>& communicator, std::string_view text, int32_t slot);
+  Status forkedStatus(const std::string& text) const;
+  static void forgetCalls();  ///< names changed their meaning: nothing remembered by text holds any more
+  Call callOf(const Communicator& communicator, const CommandSet& commands, int32_t slot);
+  Status runMany(const Prepared& prepared, const engine::Buffers* buffers, size_t count, const std::function<bool()>& interrupted);
+  void endInterrupted(const Call& call);
   Result<int32_t> slotOf(const Communicator& communicator, int64_t ordinal) const;
   Status unknownCommunicator(std::string_view name) const;
 
@@ -117,6 +129,7 @@ class Process {
   const uint64_t fork_generation_;
   mutable std::shared_mutex table_mutex_;  ///< guards communicators_ and every command table
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
+  std::unordered_map<uint64_t, uint64_t> births_;  ///< by (name, members, epoch): how often made; alike on all members
 
   std::mutex plans_mutex_;
   std::condition_variable plans_changed_;

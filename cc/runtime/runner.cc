@@ -64,7 +64,7 @@ void Runner::wake() {
 }
 
 void Runner::wakeWaiters() {
-  if (sleepers_.load() > 0) wake();
+  if (sleeping_watchers_.load() > 0) wake();
 }
 
 void Runner::withEngine(const std::function<void(engine::Engine&)>& action) {
@@ -86,8 +86,10 @@ void Runner::lockForDriving(std::unique_lock<std::mutex>& lock) {
 
 void Runner::leaveDriving(std::unique_lock<std::mutex>& lock) {
   const bool work_left = !engine_.isIdle() || engine_.hasOutput();
+  // Under the lock: between the progress thread's look at the count and its wait, the news would be lost, and the rank stand still.
+  const bool is_last = drivers_.fetch_sub(1) == 1;
   lock.unlock();
-  if (drivers_.fetch_sub(1) == 1) no_driver_.notify_one();
+  if (is_last) no_driver_.notify_one();
   if (work_left) wake();
 }
 
@@ -113,6 +115,7 @@ bool Runner::startAndHelp(engine::Request request, Ticket& ticket) {
   lockForDriving(lock);
   engine_.start(std::move(request));
   const Outcome outcome = loop(lock, &ticket, nullptr, true);
+  if (outcome != Outcome::kDone) ticket.prepareToLeave();
   const bool is_done = outcome == Outcome::kDone || !ticket.leave();
   leaveDriving(lock);
   return is_done;
@@ -167,14 +170,16 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
       sched_yield();
       lock.lock();
     } else {
-      sleep(lock, true, kInterruptCheckNs);
+      sleeping_watchers_.fetch_add(1);
+      // Another rank's thread delivers without this lock: it saw the count above, or the word is there now.
+      if (!ticket->done()) sleep(lock, true, kInterruptCheckNs);
+      sleeping_watchers_.fetch_sub(1);
     }
   }
 }
 
 /// Waits for any rail, a wake-up or the engine's next deadline, without the lock.
 void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_t timeout_ns) {
-  sleepers_.fetch_add(1);
   std::vector<pollfd> set;
   set.swap(poll_set_);  // reused storage; a second sleeper brings its own
   set.clear();
@@ -200,7 +205,6 @@ void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_
   wanting_.fetch_add(1);
   lock.lock();
   wanting_.fetch_sub(1);
-  sleepers_.fetch_sub(1);
   poll_set_.swap(set);
 }
 

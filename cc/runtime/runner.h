@@ -49,7 +49,7 @@ class Runner {
   bool startAndHelp(engine::Request request, Ticket& ticket);
 
   void enqueueCompletion(Ticket* ticket);
-  /// A ticket was delivered by another rank's thread: its watcher may be asleep here.
+  /// A ticket was delivered: its watcher may be asleep here. The progress thread watches none and sleeps on.
   void wakeWaiters();
   int64_t waitedNs() const { return waited_ns_.load(std::memory_order_relaxed); }
 
@@ -73,7 +73,7 @@ class Runner {
   std::atomic<int> drivers_{0};
   std::condition_variable no_driver_;
   std::atomic<bool> stop_{false};
-  std::atomic<int> sleepers_{0};
+  std::atomic<int> sleeping_watchers_{0};
   Fd wake_fd_;
   std::vector<pollfd> poll_set_;
   std::atomic<int64_t> waited_ns_{0};

@@ -19,11 +19,19 @@ void Ticket::deliver(const Status& status) {
   status_ = status;
   // After the exchange a watching caller may free the ticket: touch nothing of it then.
   Runner* runner = runner_;
-  if (state_.exchange(kDone, std::memory_order_acq_rel) == kLeft) {
+  if (state_.exchange(kDone) == kLeft) {
     runner->enqueueCompletion(this);
   } else {
     runner->wakeWaiters();
   }
+}
+
+void Ticket::renew(Runner* runner, LocalJoin* join, int32_t slot) {
+  runner_ = runner;
+  join_ = join;
+  slot_ = slot;
+  status_ = Status();
+  state_.store(kPending, std::memory_order_release);
 }
 
 bool Ticket::leave() {

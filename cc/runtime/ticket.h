@@ -22,13 +22,19 @@ class Ticket : public engine::Completion {
   void onDone(const Status& status) final;  ///< from the engine; goes through the join, if there is one
   void deliver(const Status& status);       ///< the final word
 
-  bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
+  bool done() const { return state_.load() == kDone; }
   const Status& status() const { return status_; }
   /// The caller stops watching. False: it is done already, take the status.
   bool leave();
 
+  /// Before leave(), by the caller: what resolve() will need.
+  virtual void prepareToLeave() {}
   /// After leave(): called once on the completion thread.
   virtual void resolve() = 0;
+
+ protected:
+  /// Makes a ticket that is done and was not left new again, for another call.
+  void renew(Runner* runner, LocalJoin* join, int32_t slot);
 
  private:
   enum State : int { kPending, kLeft, kDone };

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jhetcc import errors
+from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
 from jhetcc.planner import Layout
 from jhetcc.world.raw import RawCalls
@@ -37,7 +36,7 @@ class Communicator(RawCalls):
         self.size = len(world_ranks)
         self.epoch = epoch
         self._world = world
-        self._busy = threading.Lock()
+        self._ready = {}
         local = {world.first_rank + k: device for k, device in enumerate(world.devices)}
         owned = range(world.first_rank, world.first_rank + world.local_count)
         self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
@@ -74,11 +73,11 @@ class Communicator(RawCalls):
         except ValueError as why:
             raise BadArgumentError(str(why), code="bad_argument") from None
 
-    def _execute(self, text: str, buffers: list[tuple[int, int, int, int]]) -> None:
-        if not self._world.is_open:
-            self._world.require_open()
+    def _raw_call(self, text: str) -> Any:
+        """The core's blocking call of an operation, planned."""
+        self._world.require_open()
         self.prepare(text)
-        self._world.process.run(self.name, text, buffers)
+        return _core.raw_call(self._world.process, self.name, text)
 
     # -- health
     def check(self) -> None:

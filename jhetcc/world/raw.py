@@ -3,11 +3,12 @@
 
 Every call blocks until it is done. A process that owns several ranks of the communicator gives a list, one buffer a rank, and
 gets a list. Results go into ``out`` where given (same dtype, right shape, C-contiguous), else into a new numpy array.
+
+A call seen before is found in a dictionary and handed to the core at once; everything is checked and planned the first time.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,10 @@ _NAMES = {
     }.items()
 }  # fmt: skip
 _ALL_REDUCE = {"sum": "psum", "mean": "pmean", "max": "pmax", "min": "pmin", "prod": "pprod"}
+_READY_MAX = 512
+
+# What further describes a call beside name, dtype and shape: pairs of key and value, hashable.
+Keys = tuple[tuple[str, Any], ...]
 
 
 def dtype_name(dtype: Any) -> str:
@@ -43,7 +48,8 @@ def dtype_name(dtype: Any) -> str:
 class RawCalls:
     """The calls of a communicator on plain buffers; mixed into ``Communicator``."""
 
-    _busy: threading.Lock
+    # (name, keys, dtype, shape) -> (the core's call, for one local rank; shape of the result, None where there is none)
+    _ready: dict[Any, tuple[Any, tuple[int, ...] | None]]
 
     # -- reductions
     def all_reduce(self, buffer: Any, op: str = "sum", *, out: Any = None, stream: Any = None) -> Any:
@@ -71,15 +77,15 @@ class RawCalls:
         """
         if op not in _ALL_REDUCE:
             raise BadArgumentError(f"all_reduce: no op {op!r}: use one of {', '.join(_ALL_REDUCE)}", code="bad_argument")
-        return self._call(_ALL_REDUCE[op], buffer, out, stream, lambda s: s, op=op)
+        return self._call(_ALL_REDUCE[op], buffer, out, stream, (("op", op),))
 
     def reduce(self, buffer: Any, op: str = "sum", *, root: int, out: Any = None, stream: Any = None) -> Any:
         """As ``all_reduce``, with the result at index ``root`` and zeros elsewhere."""
-        return self._call("reduce", buffer, out, stream, lambda s: s, op=op, root=root)
+        return self._call("reduce", buffer, out, stream, (("op", op), ("root", root)))
 
     def reduce_scatter(self, buffer: Any, op: str = "sum", *, out: Any = None, stream: Any = None) -> Any:
         """Reduces arrays of shape (size, ...); index k gets row k of the result, shape (...)."""
-        return self._call("psum_scatter", buffer, out, stream, lambda s: s[1:], op=op)
+        return self._call("psum_scatter", buffer, out, stream, (("op", op),))
 
     # -- movement
     def all_gather(self, buffer: Any, *, lengths: Sequence[int] | None = None, out: Any = None, stream: Any = None) -> Any:
@@ -88,13 +94,13 @@ class RawCalls:
         With ``lengths`` (rows of each rank, the same tuple everywhere) rank r gives at least ``lengths[r]`` rows and everybody gets
         the first ``lengths[r]`` of each, joined: shape (sum(lengths), ...).
         """
-        return self._gather("all_gather", buffer, lengths, out, stream)
+        return self._gather("all_gather", buffer, lengths, out, stream, ())
 
     def gather(
         self, buffer: Any, *, root: int, lengths: Sequence[int] | None = None, out: Any = None, stream: Any = None
     ) -> Any:
         """As ``all_gather``, with the result at index ``root`` and zeros elsewhere."""
-        return self._gather("gather", buffer, lengths, out, stream, root=root)
+        return self._gather("gather", buffer, lengths, out, stream, (("root", root),))
 
     def scatter(
         self, buffer: Any, *, root: int, lengths: Sequence[int] | None = None, out: Any = None, stream: Any = None
@@ -104,43 +110,49 @@ class RawCalls:
         With ``lengths`` the array has sum(lengths) rows and index k gets ``lengths[k]`` of them, padded with zeros to max(lengths).
         """
         if lengths is None:
-            return self._call("scatter", buffer, out, stream, lambda s: s[1:], root=root)
-        lengths = tuple(lengths)
-        return self._call("scatter", buffer, out, stream, lambda s: (max(lengths), *s[1:]), root=root, lengths=lengths)
+            return self._call("scatter", buffer, out, stream, (("root", root),))
+        return self._call("scatter", buffer, out, stream, (("root", root), ("lengths", tuple(lengths))))
 
     def all_to_all(self, buffer: Any, *, out: Any = None, stream: Any = None) -> Any:
         """Row k of this rank's array of shape (size, ...) goes to index k, which puts it in row of this rank."""
-        return self._call("all_to_all", buffer, out, stream, lambda s: s)
+        return self._call("all_to_all", buffer, out, stream, ())
 
     def permute(self, buffer: Any, perm: Any, *, out: Any = None, stream: Any = None) -> Any:
         """Sends along pairs (source, destination); ranks without a source get zeros."""
         pairs = tuple((int(source), int(destination)) for source, destination in perm)
-        return self._call("ppermute", buffer, out, stream, lambda s: s, perm=pairs)
+        return self._call("ppermute", buffer, out, stream, (("perm", pairs),))
 
     def broadcast(self, buffer: Any, *, root: int, out: Any = None, stream: Any = None) -> Any:
         """Everybody gets ``root``'s array. All ranks give an array of its shape and dtype."""
-        return self._call("broadcast", buffer, out, stream, lambda s: s, root=root)
+        return self._call("broadcast", buffer, out, stream, (("root", root),))
 
     def send(self, buffer: Any, dest: int, *, tag: int = 0, stream: Any = None) -> None:
         """Sends to index ``dest`` and returns when it was received (rendezvous). One local rank only."""
         self._single("send")
-        self._call("send", buffer, None, stream, lambda s: None, to=dest, tag=tag)
+        self._call("send", buffer, None, stream, (("to", dest), ("tag", tag)))
 
     def recv(self, shape: tuple[int, ...], dtype: Any, source: int, *, tag: int = 0, out: Any = None, stream: Any = None) -> Any:
         """Receives what index ``source`` sends with this tag; shape and dtype must be the sender's. One local rank only."""
         self._single("recv")
-        target = self._target(out, tuple(shape), np.dtype(dtype), "recv")
-        self._run(Operation("recv", dtype_name(dtype), tuple(shape), from_=source, tag=tag), [(None, target)], stream)
+        shape, dtype = tuple(shape), np.dtype(dtype)
+        target = self._target(out, shape, dtype, "recv")
+        _refuse_stream("recv", stream)
+        key = ("recv", (("from_", source), ("tag", tag)), dtype, shape)
+        call, _ = self._ready.get(key) or self._prepare(key)
+        call.run([(0, 0, _address(target), target.nbytes)])
         return target
 
     def sendrecv(self, buffer: Any, dest: int, source: int, *, tag: int = 0, out: Any = None, stream: Any = None) -> Any:
         """Sends to ``dest`` and receives the like from ``source`` at once. One local rank only."""
         self._single("sendrecv")
-        return self._call("sendrecv", buffer, out, stream, lambda s: s, to=dest, from_=source, tag=tag)
+        return self._call("sendrecv", buffer, out, stream, (("to", dest), ("from_", source), ("tag", tag)))
 
     def barrier(self, *, stream: Any = None) -> None:
         """Returns when every rank has come."""
-        self._run(Operation("barrier"), [(None, None)] * len(self._comm.local_ranks), stream)
+        _refuse_stream("barrier", stream)
+        key = ("barrier", (), None, ())
+        call, _ = self._ready.get(key) or self._prepare(key)
+        call.run([(0, 0, 0, 0)] * len(self._comm.local_ranks))
 
     # -- machinery
     @property
@@ -155,9 +167,9 @@ class RawCalls:
                 code="bad_argument",
             )
 
-    def _gather(self, name: str, buffer: Any, lengths: Sequence[int] | None, out: Any, stream: Any, **keys: Any) -> Any:
+    def _gather(self, name: str, buffer: Any, lengths: Sequence[int] | None, out: Any, stream: Any, keys: Keys) -> Any:
         if lengths is None:
-            return self._call(name, buffer, out, stream, lambda s: (self._comm.size, *s), **keys)
+            return self._call(name, buffer, out, stream, keys)
         lengths = tuple(int(length) for length in lengths)
         if len(lengths) != self._comm.size:
             raise BadArgumentError(
@@ -175,38 +187,65 @@ class RawCalls:
             rows = np.zeros((max(lengths), *array.shape[1:]), array.dtype)
             rows[: lengths[index]] = array[: lengths[index]]
             padded.append(rows)
-        return self._call(
-            name, padded if many else padded[0], out, stream, lambda s: (sum(lengths), *s[1:]), lengths=lengths, **keys
-        )
+        return self._call(name, padded if many else padded[0], out, stream, (*keys, ("lengths", lengths)))
 
-    def _call(self, name: str, buffer: Any, out: Any, stream: Any, shape_of: Any, **keys: Any) -> Any:
+    def _call(self, name: str, buffer: Any, out: Any, stream: Any, keys: Keys) -> Any:
+        """The short way of what was called before, on plain arrays and one local rank; anything else goes the long one."""
+        if type(buffer) is np.ndarray and stream is None:
+            ready = self._ready.get((name, keys, buffer.dtype, buffer.shape))
+            if ready is not None:
+                call, shape = ready
+                if out is None and shape is not None:
+                    target = np.empty(shape, buffer.dtype)
+                elif out is None or (type(out) is np.ndarray and out.shape == shape and out.dtype == buffer.dtype):
+                    target = out
+                else:
+                    return self._call_long(name, buffer, out, stream, keys)
+                if call.run_one(buffer, target):
+                    return target
+        return self._call_long(name, buffer, out, stream, keys)
+
+    def _call_long(self, name: str, buffer: Any, out: Any, stream: Any, keys: Keys) -> Any:
         many = isinstance(buffer, (list, tuple))
         inputs = [_as_array(one, name) for one in (buffer if many else [buffer])]
         outs = out if many and out is not None else [out] * len(inputs)
-        operation = self._operation(name, inputs[0], keys)
+        key = (name, keys, inputs[0].dtype, inputs[0].shape)
+        call, shape = self._ready.get(key) or self._prepare(key)
         pairs = []
         for one, into in zip(inputs, outs, strict=True):
             if one.shape != inputs[0].shape or one.dtype != inputs[0].dtype:
                 raise BadArgumentError(
                     f"{name}: local ranks gave {inputs[0].dtype}{inputs[0].shape} and {one.dtype}{one.shape}", code="bad_argument"
                 )
-            shape = shape_of(one.shape)
             pairs.append((one, None if shape is None else self._target(into, shape, one.dtype, name)))
-        self._run(operation, pairs, stream)
+        _refuse_stream(name, stream)
+        call.run([(_address(i), i.nbytes, _address(o), 0 if o is None else o.nbytes) for i, o in pairs])
         results = [target for _, target in pairs]
         return results if many else results[0]
 
-    def _operation(self, name: str, array: np.ndarray, keys: dict[str, Any]) -> Operation:
-        dtype = dtype_name(array.dtype)
+    def _prepare(self, key: tuple[str, Keys, np.dtype | None, tuple[int, ...]]) -> tuple[Any, tuple[int, ...] | None]:
+        """Checks and plans a call, and keeps it; where the communicator is closed later, it fails with that."""
+        name, keys, dtype, shape = key
+        operation = self._operation(name, dtype, shape, dict(keys))
+        ready = self._comm._raw_call(operation.text()), _result_shape(operation, self._comm.size)
+        if len(self._ready) >= _READY_MAX:
+            self._ready.clear()
+        self._ready[key] = ready
+        return ready
+
+    def _operation(self, name: str, dtype: np.dtype | None, shape: tuple[int, ...], keys: dict[str, Any]) -> Operation:
+        if dtype is not None and dtype.hasobject:
+            raise BadArgumentError(f"{name}: {dtype} arrays hold references to objects of this process", code="bad_argument")
+        short = "" if dtype is None else dtype_name(dtype)
         op = keys.pop("op", None)
-        if op is not None and not can_reduce(dtype, op):
+        if op is not None and not can_reduce(short, op):
             raise BadArgumentError(
-                f"{name}: {op} of {array.dtype} does not exist; docs/values.md has the table of what does", code="bad_argument"
+                f"{name}: {op} of {dtype} does not exist; docs/values.md has the table of what does", code="bad_argument"
             )
         if op is not None and name in ("reduce", "psum_scatter"):
             keys["op"] = op
         try:
-            operation = Operation(name, dtype, array.shape, **keys)
+            operation = Operation(name, short, shape, **keys)
             operation.check(self._comm.size)
         except ValueError as why:
             raise BadArgumentError(str(why), code="bad_argument") from None
@@ -225,21 +264,22 @@ class RawCalls:
             raise BadArgumentError(f"{name}: out is read-only", code="bad_argument")
         return out
 
-    def _run(self, operation: Operation, pairs: list[tuple[np.ndarray | None, np.ndarray | None]], stream: Any) -> None:
-        if stream is not None:
-            raise UnavailableError(f"{operation.name}: streams belong to accelerators; host buffers take stream=None", code="unavailable")
-        if not self._busy.acquire(blocking=False):
-            raise BadArgumentError(
-                f"{operation.text()}: another thread is in an operation on {self._comm.name!r}; operations of one rank have one "
-                "order, so one thread must issue them",
-                code="second_thread",
-            )
-        try:
-            self._comm._execute(operation.text(), [
-                (_address(i), 0 if i is None else i.nbytes, _address(o), 0 if o is None else o.nbytes) for i, o in pairs
-            ])
-        finally:
-            self._busy.release()
+
+def _refuse_stream(name: str, stream: Any) -> None:
+    if stream is not None:
+        raise UnavailableError(f"{name}: streams belong to accelerators; host buffers take stream=None", code="unavailable")
+
+
+def _result_shape(operation: Operation, size: int) -> tuple[int, ...] | None:
+    """Shape of each rank's result; None where there is none."""
+    dims, lengths = operation.dims, operation.lengths
+    if operation.name in ("send", "barrier"):
+        return None
+    if operation.name in ("all_gather", "gather"):
+        return (size, *dims) if lengths is None else (sum(lengths), *dims[1:])
+    if operation.name == "scatter" and lengths is not None:
+        return (max(lengths), *dims[1:])
+    return dims[1:] if operation.name in ("psum_scatter", "scatter") else dims
 
 
 def _address(array: np.ndarray | None) -> int:

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls on communicators: those of a device, found by text, and blocking ones. Any thread.
+#include <array>
+
+#include "runtime/process.h"
+
+namespace jhetcc::runtime {
+namespace {
+
+/// A blocking caller's ticket: it never leaves.
+class BlockingTicket final : public Ticket {
+ public:
+  using Ticket::Ticket;
+  void resolve() override {}
+};
+
+class Flag {
+ public:
+  explicit Flag(std::atomic<bool>& flag) : flag_(flag), taken_(!flag.exchange(true, std::memory_order_acquire)) {}
+  ~Flag() {
+    if (taken_) flag_.store(false, std::memory_order_release);
+  }
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+  bool isTaken() const { return taken_; }
+
+ private:
+  std::atomic<bool>& flag_;
+  const bool taken_;
+};
+
+// Grows whenever a name may mean another communicator than before; in all processes of this address space (tests have
+// several).
+std::atomic<uint64_t> table_generation{1};
+
+/// The last calls of this thread, so that a program's operations are not looked up under locks each time.
+struct RememberedCall {
+  const Process* process = nullptr;
+  uint64_t generation = 0;
+  int64_t ordinal = 0;
+  std::string communicator, text;
+  Call call;
+};
+constexpr size_t kRememberedCalls = 16;
+thread_local std::array<RememberedCall, kRememberedCalls> remembered_calls;
+
+}  // namespace
+
+Status Process::forkedStatus(const std::string& text) const {
+  return Status(
+      Kind::kUnavailable, Scope::kProcess, "forked",
+      text +
+          ": this process is a fork of the one that called jhetcc.init(); connections and threads do not survive a "
+          "fork. Call init() after forking, or use the spawn start method");
+}
+
+void Process::forgetCalls() { table_generation.fetch_add(1); }
+
+Call Process::callOf(const Communicator& communicator, const CommandSet& commands, int32_t slot) {
+  Call call;
+  call.runner = runners_[static_cast<size_t>(slot)].get();
+  call.command = commands.by_slot[static_cast<size_t>(slot)];
+  call.join = call.command->point_to_point ? nullptr : communicator.join.get();
+  call.slot = slot;
+  call.size = static_cast<int64_t>(communicator.world_ranks.size());
+  call.communicator = communicator.id;
+  return call;
+}
+
+Result<Call> Process::prepareCall(std::string_view name, std::string_view text, int64_t ordinal) {
+  if (isForked()) return forkedStatus(std::string(text));
+  // Where XLA keeps the text tells operations of one program apart; the text itself is what counts.
+  const size_t place = (reinterpret_cast<uintptr_t>(text.data()) >> 4) + static_cast<size_t>(ordinal);
+  RememberedCall& remembered = remembered_calls[place % kRememberedCalls];
+  const uint64_t generation = table_generation.load(std::memory_order_acquire);
+  if (remembered.generation == generation && remembered.process == this && remembered.ordinal == ordinal &&
+      remembered.text == text && remembered.communicator == name) {
+    return remembered.call;
+  }
+  std::shared_ptr<Communicator> communicator = find(name);
+  if (!communicator) return unknownCommunicator(name);
+  Result<int32_t> slot = slotOf(*communicator, ordinal);
+  if (!slot.isOk()) return slot.status();
+  remembered.call = callOf(*communicator, *commandSet(*communicator, text, true), slot.value());
+  remembered.process = this;
+  remembered.generation = generation;
+  remembered.ordinal = ordinal;
+  remembered.text = text;
+  remembered.communicator = name;
+  return remembered.call;
+}
+
+Result<Prepared> Process::prepareBlocking(std::string_view name, std::string_view text) {
+  std::shared_ptr<Communicator> communicator = find(name);
+  if (!communicator || communicator->closed.load()) return unknownCommunicator(name);
+  CommandSet* commands = commandSet(*communicator, text, true);
+  return Prepared{std::move(communicator), commands};
+}
+
+/// The ticket lives on the caller's stack: the operation must end first, which takes a bounded time.
+void Process::endInterrupted(const Call& call) {
+  const Status cause(Kind::kAborted, Scope::kCommunicator, "interrupted",
+                     call.command->text + " was interrupted by the user");
+  call.runner->withEngine([&](engine::Engine& engine) { engine.abortCommunicator(call.communicator, cause, {}); });
+}
+
+Status Process::run(const Prepared& prepared, const engine::Buffers* buffers, size_t count,
+                    const std::function<bool()>& interrupted) {
+  Communicator& communicator = *prepared.communicator;
+  if (isForked()) return forkedStatus(prepared.commands->text);
+  if (communicator.closed.load(std::memory_order_acquire)) {
+    return Status(Kind::kAborted, Scope::kCommunicator, "closed",
+                  prepared.commands->text + ": \"" + communicator.name +
+                      "\" was closed or replaced by shrink(); use the new one");
+  }
+  Flag flag(communicator.in_blocking_call);
+  if (!flag.isTaken()) {
+    return Status(Kind::kBadArgument, Scope::kCall, "second_thread",
+                  prepared.commands->text + ": another thread is in an operation on \"" + communicator.name +
+                      "\"; operations of one rank have one order, so one thread must issue them");
+  }
+  if (communicator.only_slot < 0 || count != 1) return runMany(prepared, buffers, count, interrupted);
+  Call call = callOf(communicator, *prepared.commands, communicator.only_slot);
+  BlockingTicket ticket(call.runner, nullptr, call.slot);
+  if (!call.runner->drive({call.communicator, call.command, buffers[0], &ticket}, ticket, interrupted)) {
+    endInterrupted(call);
+    call.runner->driveOn(ticket, [] { return false; });
+  }
+  return ticket.status();
+}
+
+Status Process::runMany(const Prepared& prepared, const engine::Buffers* buffers, size_t count,
+                        const std::function<bool()>& interrupted) {
+  const Communicator& communicator = *prepared.communicator;
+  std::vector<Call> calls;
+  for (size_t slot = 0; slot < runners_.size(); ++slot) {
+    if (communicator.member_of_slot[slot] < 0) continue;
+    calls.push_back(callOf(communicator, *prepared.commands, static_cast<int32_t>(slot)));
+  }
+  if (calls.empty() || calls.size() != count) {
+    return Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
+                  prepared.commands->text + ": " + std::to_string(count) + " buffers for " +
+                      std::to_string(calls.size()) + " local ranks of \"" + communicator.name + "\"; give one a rank");
+  }
+  std::deque<BlockingTicket> tickets;
+  for (const Call& call : calls) tickets.emplace_back(call.runner, call.join, call.slot);
+  for (size_t k = 1; k < calls.size(); ++k) {
+    engine::Request request{calls[k].communicator, calls[k].command, buffers[k], &tickets[k]};
+    calls[k].runner->withEngine([&](engine::Engine& engine) { engine.start(std::move(request)); });
+  }
+  engine::Request request{calls[0].communicator, calls[0].command, buffers[0], &tickets[0]};
+  bool done = calls[0].runner->drive(std::move(request), tickets[0], interrupted);
+  const std::function<bool()> never = [] { return false; };
+  Status status;
+  for (size_t k = 0; k < calls.size(); ++k) {
+    if (k > 0 && done) done = calls[k].runner->driveOn(tickets[k], interrupted);
+    if (!done) {
+      for (const Call& call : calls) endInterrupted(call);
+      calls[k].runner->driveOn(tickets[k], never);
+      done = true;
+    }
+    if (status.isOk()) status = tickets[k].status();
+  }
+  return status;
+}
+
+}  // namespace jhetcc::runtime
