@@ -218,13 +218,8 @@ void Engine::tick(int64_t now_ns) {
 void Engine::warn(int64_t now_ns) {
   active_->warned_ns = now_ns;
   std::string missing;
-<<<<<<< HEAD
-  const std::optional<Activity> activity = this->activity();
-  for (int32_t rank : activity->waiting_for) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-=======
   const std::optional<Activity> waiting = activity();
   for (int32_t rank : waiting->waiting_for) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
->>>>>>> main
   JHETCC_LOG(kWarn, "engine",
              "rank " + std::to_string(world_rank_) + " has waited " + seconds(now_ns - active_->started_ns) + " in " +
                  active_->text() + " on \"" + active_->communicator->spec.name + "\" for rank(s) [" + missing +
