@@ -266,3 +266,17 @@ def case_alone(comm):
 
 def test_alone(pools):
     pools(1).run(case_alone)
+
+
+def case_large_exchange(comm):
+    """C018: all-to-all of int64, megabytes a pair, and a size no frame divides."""
+    n = comm.size
+    for count in (500_000, 123_457):
+        tables = [np.arange(n * count).reshape(n, count) + 10**9 * rank for rank in range(n)]
+        got = comm.all_to_all(tables[comm.rank])
+        assert np.array_equal(got, np.stack([table[comm.rank] for table in tables]))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_large_exchanges(pools, wire):
+    pools(1, 1, 1).run(case_large_exchange, options=WIRES[wire])
