@@ -31,6 +31,7 @@ def dump(process: Any, directory: str, reason: str, rank: int) -> str:
         "counters": dict(process.counters()),
         "events": process.records(),
     }
-    with open(path, "w", encoding="utf-8") as file:
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
         json.dump(content, file)
+    os.replace(f"{path}.part", path)  # whoever sees the name sees all of it
     return path
