@@ -140,7 +140,19 @@ def attempt_stuck(pools, call, seconds, options):
 
 @pytest.mark.parametrize(
     "call",
-    ["all_reduce", "barrier", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "permute", "sendrecv"],
+    [
+        "all_reduce",
+        "barrier",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "all_to_all",
+        "permute",
+        "sendrecv",
+    ],
 )
 def test_every_call_obeys_the_limit(pools, call):
     """C053: late below the limit works, later than the limit raises, between once and twice the limit, for each call."""
@@ -207,7 +219,15 @@ def case_never_called(comm):
 def test_a_rank_never_calls(pools):
     """C052, C137: its connection is up, it finished #1 and did not come to #2; it learns so itself."""
     running = pools(1, 1).start(case_never_called, options=SHORT)
-    failed(running.finish(0)[0], OperationTimeoutError, "rank 1", "did not arrive", "connection is up", "#2 psum", "finished #1")
+    failed(
+        running.finish(0)[0],
+        OperationTimeoutError,
+        "rank 1",
+        "did not arrive",
+        "connection is up",
+        "#2 psum",
+        "finished #1",
+    )
     running.tell(1)
     outcomes = running.finish()
     running.pool.renew()
@@ -228,7 +248,7 @@ def test_a_slow_rank_is_waited_for(pools):
     assert [outcome.get() for outcome in running.finish()] == [3, 3, 3]
     for index in (0, 2):
         running.see(index, f"rank {index} has waited ")
-        running.see(index, "in #0 psum(i64[]) on \"world\" for rank(s) [1]")
+        running.see(index, 'in #0 psum(i64[]) on "world" for rank(s) [1]')
         running.see(index, "goes on: #0 psum(i64[]) is done")
     unlimited = {"JHETCC_OPERATION_TIMEOUT": "inf", "JHETCC_WARN_AFTER": "inf"}
     outcomes = pools(1, 1, 1).start(case_slow, 1, options=unlimited).finish()

@@ -141,7 +141,11 @@ print("size", comm.size, "alive", flush=True)
 
 FAULTS = {
     "killed": ("os.kill(os.getpid(), 9)", "PeerLostError", 4),
-    "another program": ("program = jax.jit(jax.shard_map(lambda x: jhetcc.pmin(x), mesh=mesh, in_specs=P('d'), out_specs=P('d'), check_vma=False))", "MismatchError", 5),
+    "another program": (
+        "program = jax.jit(jax.shard_map(lambda x: jhetcc.pmin(x), mesh=mesh, in_specs=P('d'), out_specs=P('d'), check_vma=False))",
+        "MismatchError",
+        5,
+    ),
     "abort": ("comm.abort('enough')", "AbortedError", 5),
 }
 
