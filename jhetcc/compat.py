@@ -12,11 +12,31 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import ad_util, config, core, effects
-from jax._src.interpreters import mlir as mlir_internal
-from jax._src.interpreters import partial_eval
-from jax.extend.core import Primitive, primitives
-from jax.interpreters import batching, mlir
+
+from jhetcc.errors import UnavailableError
+
+JAX_FROM, JAX_BELOW = (0, 10), (0, 13)
+
+
+def version_fit(version: str) -> str | None:
+    """Why a version of JAX is not served, in one sentence, or None where it is."""
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    if JAX_FROM <= numbers < JAX_BELOW:
+        return None
+    low, high = (".".join(map(str, bound)) for bound in (JAX_FROM, JAX_BELOW))
+    return (
+        f"jax {version} is installed, this version of jhetcc needs jax>={low},<{high}: pip install 'jax>={low},<{high}'"
+    )
+
+
+if why := version_fit(jax.__version__):  # before the private names below, which another version may not have
+    raise UnavailableError(why, code="jax_version", scope="process")
+
+from jax._src import ad_util, config, core, effects  # noqa: E402
+from jax._src.interpreters import mlir as mlir_internal  # noqa: E402
+from jax._src.interpreters import partial_eval  # noqa: E402
+from jax.extend.core import Primitive, primitives  # noqa: E402
+from jax.interpreters import batching, mlir  # noqa: E402
 
 # What a failed program raises: the second where a result is awaited before JAX made an array of it.
 FAILURES = (jax.errors.JaxRuntimeError, ValueError)

@@ -9,13 +9,20 @@ import subprocess
 import pytest
 from house import ROOT, sources
 
-COMPILER = os.environ.get("CXX", "c++")
+# The one that builds, and the other kind where it is installed.
+COMPILERS = sorted({name for name in (os.environ.get("CXX", "c++"), "g++", "clang++") if shutil.which(name)})
 # These need headers of jaxlib or nanobind, which the build finds; the build compiles each of them first in its own source.
 OUTSIDE = ("cc/ffi/", "cc/py/")
 
 
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
-def test_every_header_compiles_alone():
+def real(name):
+    return os.path.realpath(shutil.which(name))
+
+
+@pytest.mark.skipif(not COMPILERS, reason="no C++ compiler")
+@pytest.mark.parametrize("compiler", {real(name): name for name in COMPILERS}.values())
+def test_every_header_compiles_alone(compiler):
+    """C123, C121."""
     headers = [path for path in sources(".h", under="cc/") if not str(path).startswith((*OUTSIDE, "cc/tests/"))]
     assert headers
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", "-I", str(ROOT / "cc")]
@@ -24,7 +31,7 @@ def test_every_header_compiles_alone():
         # Through a source of one line, since `#pragma once` in a main file is a warning.
         source = f'#include "{path.relative_to("cc")}"\n'
         return subprocess.run(
-            [COMPILER, *flags, "-"], input=source, capture_output=True, text=True, timeout=120, check=False
+            [compiler, *flags, "-"], input=source, capture_output=True, text=True, timeout=120, check=False
         )
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

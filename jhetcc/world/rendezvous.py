@@ -122,7 +122,11 @@ class Rendezvous:
                     raise
                 if time.monotonic() >= next_word:
                     next_word += _COUNTDOWN_SECONDS
-                    _log.warning("waiting until the earlier world of this coordinator is closed (%.0f s left): %s", self._left(), error)
+                    _log.warning(
+                        "waiting until the earlier world of this coordinator is closed (%.0f s left): %s",
+                        self._left(),
+                        error,
+                    )
                 time.sleep(2 * _POLL_SECONDS)
             except PeerLostError as error:
                 # The store of the previous world closed under us; the new one is about to listen.
@@ -189,7 +193,9 @@ class Rendezvous:
     def _get(self, key: str) -> str:
         value = self._client.try_get(key, _CALL_SECONDS)
         if value is None:
-            raise PeerLostError(f"the coordinator at {self.launch.coordinator} forgot {key}", code="store_gone", scope="process")
+            raise PeerLostError(
+                f"the coordinator at {self.launch.coordinator} forgot {key}", code="store_gone", scope="process"
+            )
         return value
 
     def _wait_for(self, what: str, failure: str) -> None:
@@ -213,7 +219,9 @@ class Rendezvous:
                 told = json.loads(ended)
                 if told["code"] == "init_timeout":  # the same limit passed there a moment earlier
                     raise self._late(missing, failure)
-                raise PeerLostError(f"init() failed in another process: {told['text']}", code="init_failed", scope="process")
+                raise PeerLostError(
+                    f"init() failed in another process: {told['text']}", code="init_failed", scope="process"
+                )
             if self._left() <= 0:
                 raise self._late(missing, failure)
             if time.monotonic() >= next_word:

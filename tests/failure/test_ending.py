@@ -131,7 +131,9 @@ def test_the_flight_recorder_shows_what_began_and_what_ended(pools, tmp_path):
     dump = json.loads(files[0].read_text(encoding="utf-8"))
     world = next(event["communicator"] for event in dump["events"] if event["event"] == "operation started")
     of = {
-        name: {event["sequence"] for event in dump["events"] if event["event"] == name and event["communicator"] == world}
+        name: {
+            event["sequence"] for event in dump["events"] if event["event"] == name and event["communicator"] == world
+        }
         for name in ("operation started", "operation finished")
     }
     assert of["operation started"] >= {0, 1, 2, 3}, of

@@ -10,6 +10,7 @@ from process_worker import current, here
 from processes import free_port, run_scripts
 
 import jhetcc
+
 # Addresses
 
 BY_NAME = """
@@ -27,7 +28,9 @@ def test_an_interface_that_is_not_there():
     results = run_scripts(BY_NAME, extra={"JHETCC_INTERFACE": "nosuch0"})
     for code, output, seconds in results:
         assert code == 5 and seconds < 15, output
-    told = [output for _, output, _ in results if "no usable interface 'nosuch0'" in output and "lo 127.0.0.1/8" in output]
+    told = [
+        output for _, output, _ in results if "no usable interface 'nosuch0'" in output and "lo 127.0.0.1/8" in output
+    ]
     assert told, results
 
 
@@ -68,7 +71,9 @@ def test_peers_are_told_the_address_that_reaches_them(pools):
     with socket.socket() as probe:
         probe.bind((own_address(), 0))
         address = f"{own_address()}:{probe.getsockname()[1]}"
-    for outcome in pools(1, 1).attempt(case_advertised, address, secrets.token_hex(32), world=False, options={"JHETCC_TRANSPORT": "tcp"}):
+    for outcome in pools(1, 1).attempt(
+        case_advertised, address, secrets.token_hex(32), world=False, options={"JHETCC_TRANSPORT": "tcp"}
+    ):
         assert all(told.startswith(own_address() + ":") for told in outcome.get()), outcome.value
 
 

@@ -20,18 +20,29 @@ GROUPINGS = {
 }
 
 
-@pytest.mark.parametrize("islands", GROUPINGS)
-def test_cases(islands):
+def launch(islands, *arguments, cpus=None):
+    """Runs cases as a job; ``cpus``: the only processors it may use."""
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "jhetcc", "launch", "--islands", islands, "--timeout", "240", str(HERE / "run_cases.py"),
-         GROUPINGS[islands]],
+        [sys.executable, "-m", "jhetcc", "launch", "--islands", islands, "--timeout", "240", str(HERE / "run_cases.py"), *arguments],
         capture_output=True,
         text=True,
         env=environment,
         timeout=280,
         check=False,
+        preexec_fn=cpus and (lambda: os.sched_setaffinity(0, cpus)),
     )  # fmt: skip
     assert done.returncode == 0, f"{islands}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
-    assert "ok cases_point.case_islands" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("islands", GROUPINGS)
+def test_cases(islands):
+    assert "ok cases_point.case_islands" in launch(islands, GROUPINGS[islands])
+
+
+def test_one_core():
+    """C034: a loop with sums and callbacks in its body, in two processes that share one core."""
+    core = {min(os.sched_getaffinity(0))}
+    assert "ok cases_order.case_callbacks" in launch("cpu:1,cpu:1", "cases_order", "case_callbacks", cpus=core)

@@ -87,8 +87,9 @@ def test_joined_arrays_have_the_bits_of_their_parts(pools):
 
 
 def case_fingerprint(order):
-    import jhetcc
     from process_worker import hear, here, say
+
+    import jhetcc
 
     if order.index(here()["process_id"]) > 0:
         hear()
@@ -97,7 +98,11 @@ def case_fingerprint(order):
     digest = hashlib.sha256()
     for name in ("float32", "bfloat16", "complex64"):
         for count in (7, 3000, 200_000):
-            digest.update(comm.all_reduce(raw_cases.random_contributions(comm, (count,), raw_cases.named(name), count)[comm.rank]).tobytes())
+            digest.update(
+                comm.all_reduce(
+                    raw_cases.random_contributions(comm, (count,), raw_cases.named(name), count)[comm.rank]
+                ).tobytes()
+            )
     return digest.hexdigest()
 
 
@@ -105,7 +110,9 @@ def test_every_launch_has_the_same_bits(pools):
     """C144: jobs of three, started in every order, on one transport or the other."""
     found = set()
     for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2)):
-        running = pools(1, 1, 1).start(case_fingerprint, order, world=False, options={"JHETCC_TRANSPORT": "tcp" if order[0] else "shm"})
+        running = pools(1, 1, 1).start(
+            case_fingerprint, order, world=False, options={"JHETCC_TRANSPORT": "tcp" if order[0] else "shm"}
+        )
         for place, process in enumerate(order):
             running.expect(process, word=f"begins {order}")
             if place < 2:

@@ -45,7 +45,9 @@ BOTH_SIDES = [(True, True), (True, False), (False, True)]
 @pytest.mark.parametrize("sides", BOTH_SIDES, ids=str)
 def test_reading_the_peers_memory_is_forbidden(sides):
     """C111, C112: a side that may not fetches through shared segments, values are right, and nobody complains."""
-    source = f"{FILTER}\nif {sides}[me]: forbid()\nimport jhetcc\ncomm = jhetcc.init(devices=1)\n" + SUMS.format(rounds=1000)
+    source = f"{FILTER}\nif {sides}[me]: forbid()\nimport jhetcc\ncomm = jhetcc.init(devices=1)\n" + SUMS.format(
+        rounds=1000
+    )
     source += "print(comm.status()['ranks'][0]['paths'][1 - me])\ncomm.close()\n"
     for forbidden, (code, output, _) in zip(sides, run_scripts(source), strict=True):
         assert code == 0, output
@@ -58,7 +60,7 @@ def test_reading_the_peers_memory_is_forbidden(sides):
 
 @pytest.mark.skipif(READ_CALL is None, reason="the number of process_vm_readv is not known here")
 def test_the_right_is_lost_later():
-    """C111: a right that was there when ranks met and is gone afterwards ends in an error on both that has the system's words where it happened."""
+    """C111: a right that is gone after ranks met ends in an error on both, with the system's words where it happened."""
     source = f"{FILTER}\nimport jhetcc, numpy\ncomm = jhetcc.init(devices=1)\ncomm.barrier()\nif me == 0: forbid()\n"
     source += """
 try:
@@ -83,7 +85,11 @@ def case_no_names(comm):
     comm.all_reduce(np.ones(500_000))
     with open("/proc/self/maps", encoding="ascii") as maps:
         named = [line for line in maps if "/dev/shm" in line]
-    files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    files = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ]
     return named + [path for path in files if path.startswith("/dev/shm")]
 
 
