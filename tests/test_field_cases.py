@@ -57,6 +57,8 @@ def problems(number, case):
     if "status" in case:
         return [] if case["status"] == "open" and not REFUSE_OPEN else [f"{number}: {case['status']}"]
     wrong = [] if case["tests"] else [f"{number}: names no test"]
+    if len(set(case["tests"])) < len(case["tests"]):
+        wrong.append(f"{number}: names a test twice")
     for test in case["tests"]:
         file, _, name = test.partition("::")
         if not (ROOT / file).is_file():
@@ -84,6 +86,7 @@ def test_the_check_itself():
     assert problems("C001", {"tests": ["tests/test_field_cases.py::nowhere"]})
     assert problems("C001", {"tests": ["tests/nowhere.py::test_it"]})
     assert problems("C001", {"tests": []})
+    assert problems("C001", {"tests": ["tests/test_field_cases.py::test_the_check_itself"] * 2})
     assert problems("C001", {"tests": ["tests/test_field_cases.py::cases"]})
     assert problems("C001", {"tests": ["tests/ops/cases_values.py::case_gathers"]}) == []
     assert problems("C001", {"tests": ["tests/raw/raw_cases.py::case_tables"]})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How processes find each other: late, missing, doubled, disagreeing and foreign ones; and again after close."""
 
+import itertools
 import os
 import socket
 import subprocess
@@ -110,7 +111,7 @@ def case_order(order):
 
 
 def test_any_order_of_arrival(pools):
-    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)):
+    for order in itertools.permutations(range(3)):
         running = pools(1, 1, 1).start(case_order, order, world=False)
         for place, turn in enumerate(order):
             running.expect(turn, word=f"turn {order}")

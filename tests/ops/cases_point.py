@@ -35,7 +35,7 @@ def case_messages(comm):
     """C024, C088: many messages to one peer in one program, each in its own buffer; dtypes and trees."""
     rounds, count = 3, 7
     for k in range(rounds):
-        sent = [np.arange(1000, dtype=np.float32) + 1e6 * i + k for i in range(count)]
+        sent = [np.arange(100_000, dtype=np.float32) + 1e6 * i + k for i in range(count)]
         if me(comm) == 0:
             per_rank(
                 comm,
@@ -43,7 +43,7 @@ def case_messages(comm):
                 iota(comm, 1),
             )
         elif me(comm) == 1:
-            like = [jax.ShapeDtypeStruct((1000,), np.float32)] * count
+            like = [jax.ShapeDtypeStruct((100_000,), np.float32)] * count
             got = per_rank(comm, lambda _, like=like, k=k: jh.recv(like, 0, tag=k), iota(comm, 1))
             for value, want in zip(got, sent, strict=True):
                 EQUAL(value[0], want)
