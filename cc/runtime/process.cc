@@ -170,9 +170,19 @@ Result<control::Survivors> Process::shrink(const std::string& name, int64_t time
   if (!communicator) return unknownCommunicator(name);
   const int64_t deadline = clock_.nowNs() + timeout_ns;
   std::optional<control::Survivors> survivors;
+  const Status stopped(Kind::kAborted, Scope::kCall, "interrupted", "shrink() was interrupted");
   for (size_t slot = 0; slot < runners_.size(); ++slot) {
     if (communicator->member_of_slot[slot] < 0) continue;
-    runners_[slot]->withEngine([&](engine::Engine& engine) { engine.beginShrink(communicator->id, deadline); });
+    for (bool begun = false; !begun;) {  // after abort() the verdict takes a moment
+      runners_[slot]->withEngine([&](engine::Engine& engine) {
+        begun = engine.membership(communicator->id)->verdict() || clock_.nowNs() >= deadline;
+        if (begun) engine.beginShrink(communicator->id, deadline);
+      });
+      if (begun) break;
+      timespec nap{0, kPollNs};
+      nanosleep(&nap, nullptr);
+      if (interrupted()) return stopped;
+    }
   }
   for (size_t slot = 0; slot < runners_.size(); ++slot) {
     if (communicator->member_of_slot[slot] < 0) continue;
@@ -182,7 +192,7 @@ Result<control::Survivors> Process::shrink(const std::string& name, int64_t time
       if (asked_once) {
         timespec nap{0, kPollNs};
         nanosleep(&nap, nullptr);
-        if (interrupted()) return Status(Kind::kAborted, Scope::kCall, "interrupted", "shrink() was interrupted");
+        if (interrupted()) return stopped;
       }
       runners_[slot]->withEngine([&](engine::Engine& engine) {
         mine = engine.membership(communicator->id)->survivors();

@@ -75,6 +75,7 @@ class Communicator(RawCalls):
 
     def _raw_call(self, text: str) -> Any:
         """The core's blocking call of an operation, planned."""
+        self._world.require_open()
         self.prepare(text)
         return _core.raw_call(self._world.process, self.name, text)
 

@@ -90,5 +90,6 @@ class Planner:
     def close(self) -> None:
         """Ends the thread; the core's process was closed before, so no request is coming."""
         self._closed.set()
+        self._layout_of = lambda name, epoch: None  # the world, and with it its descriptors, goes without the cycle collector
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=2 * _WAIT_SECONDS)

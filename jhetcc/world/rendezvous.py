@@ -23,6 +23,7 @@ _log = logging.getLogger("jhetcc")
 _COUNTDOWN_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 _CALL_SECONDS = 10.0
+_LIMITS_DIFFER_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Rendezvous:
         self._secret = _core.Secret(secret, options.allow_insecure)
         self._identity = _core.Identity(job, launch.process_id, self.incarnation)
         self.acceptors: list[Any] = []
+        self._me: Member | None = None
 
     def _left(self) -> float:
         return max(self._deadline - time.monotonic(), 0.0)
@@ -136,7 +138,7 @@ class Rendezvous:
                 code="init_timeout",
                 scope="process",
             ) from None
-        me = self._describe(ranks, platform)
+        me = self._me = self._me or self._describe(ranks, platform)
         taken = self._client.set_if_absent(f"process/{launch.process_id}", json.dumps(asdict(me)), _CALL_SECONDS)
         if taken is not None:
             other = Member(**json.loads(taken))
@@ -190,25 +192,26 @@ class Rendezvous:
         """Until every process has set ``what/<number>``; says every few seconds who has not."""
         total = self.launch.num_processes
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
+        missing = list(range(total))
         while True:
-            names = self._client.list(f"{what}/", _CALL_SECONDS)
+            try:
+                names = self._client.list(f"{what}/", _CALL_SECONDS)
+            except PeerLostError:
+                if self._left() > _LIMITS_DIFFER_SECONDS:
+                    raise
+                raise self._late(missing, failure) from None  # process 0 gave up a moment earlier
             there = {int(name.rsplit("/", 1)[1]) for name in names}
             missing = [k for k in range(total) if k not in there]
             if not missing:
                 return
             ended = self._client.try_get("failed", _CALL_SECONDS)
             if ended is not None:
-                raise PeerLostError(f"init() failed in another process: {ended}", code="init_failed", scope="process")
+                told = json.loads(ended)
+                if told["code"] == "init_timeout":  # the same limit passed there a moment earlier
+                    raise self._late(missing, failure)
+                raise PeerLostError(f"init() failed in another process: {told['text']}", code="init_failed", scope="process")
             if self._left() <= 0:
-                listed = ", ".join(f"process {k} of {total}" for k in missing[:8])
-                raise OperationTimeoutError(
-                    f"{listed}{', ...' if len(missing) > 8 else ''} {failure} within init_timeout = {self._timeout:g} s "
-                    f"(JHETCC_INIT_TIMEOUT, or timeout= of init()); {len(there)} of {total} are here. This is process "
-                    f"{self.launch.process_id}; {self.launch.source}",
-                    code="init_timeout",
-                    scope="process",
-                    ranks=tuple(missing),
-                )
+                raise self._late(missing, failure)
             if time.monotonic() >= next_word:
                 next_word += _COUNTDOWN_SECONDS
                 _log.warning(
@@ -216,6 +219,18 @@ class Rendezvous:
                     len(there), total, ", ".join(map(str, missing[:16])), self._left(),
                 )  # fmt: skip
             time.sleep(_POLL_SECONDS)
+
+    def _late(self, missing: list[int], failure: str) -> OperationTimeoutError:
+        total = self.launch.num_processes
+        listed = ", ".join(f"process {k} of {total}" for k in missing[:8])
+        return OperationTimeoutError(
+            f"{listed}{', ...' if len(missing) > 8 else ''} {failure} within init_timeout = {self._timeout:g} s "
+            f"(JHETCC_INIT_TIMEOUT, or timeout= of init()); {total - len(missing)} of {total} are here. This is process "
+            f"{self.launch.process_id}; {self.launch.source}",
+            code="init_timeout",
+            scope="process",
+            ranks=tuple(missing),
+        )
 
     def _check(self, me: Member, members: list[Member]) -> None:
         refuse_loopback(self.launch.coordinator, [member.host_key for member in members])
@@ -286,7 +301,8 @@ class Rendezvous:
         if self._client is not None:
             with contextlib.suppress(Error):
                 text = f"process {self.launch.process_id} on {socket.gethostname()}:{os.getpid()}: {why}"
-                self._client.set_if_absent("failed", text, _CALL_SECONDS)
+                told = {"code": why.code if isinstance(why, Error) else "", "text": text}
+                self._client.set_if_absent("failed", json.dumps(told), _CALL_SECONDS)
 
     def close(self) -> None:
         self.acceptors.clear()

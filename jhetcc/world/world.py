@@ -49,7 +49,7 @@ class World:
         self._hosts: tuple[int, ...] = ()
         self._places: tuple[str, ...] = ()
         self._pid = os.getpid()
-        self._open = False
+        self.is_open = False
         self._logs: LogPump | None = None
 
     # -- birth
@@ -90,7 +90,7 @@ class World:
         self._logs = LogPump(self._aborts, self._dump) if self.options.trace_dir else LogPump()
         self.process.start()
         self.planner = Planner(self.process, self.options, self._layout_of)
-        self._open = True
+        self.is_open = True
         state.set_current(self)
         self.create("world", tuple(range(len(rank_process))), 0)
         self.create("islands", tuple(first), 0)
@@ -151,7 +151,7 @@ class World:
     def close_communicator(self, communicator: Communicator) -> None:
         if communicator.name == "world":
             self.close()
-        elif self._open:
+        elif self.is_open:
             self.process.destroy_communicator(communicator.name)
             state.forget(communicator.name)
 
@@ -174,14 +174,14 @@ class World:
                 code="forked",
                 scope="process",
             )
-        if not self._open:
+        if not self.is_open:
             raise AbortedError("jhetcc was closed in this process; call init() again", code="closed", scope="process")
 
     def close(self) -> None:
         """Says goodbye and ends every thread, within ``close_timeout``. Again is harmless."""
-        if not self._open or os.getpid() != self._pid:
+        if not self.is_open or os.getpid() != self._pid:
             return
-        self._open = False
+        self.is_open = False
         _core.set_ffi_process(None)
         state.set_current(None)
         self.process.close(self.options.close_timeout)

@@ -151,8 +151,8 @@ def test_exit_without_close(end):
 FINALLY = """
 import jhetcc, numpy, pathlib, sys
 comm = jhetcc.init(devices=1)
-comm.barrier()
 try:
+    comm.barrier()
     if me == 0:
         {action}
         comm.all_reduce(numpy.ones(3))

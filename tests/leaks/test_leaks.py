@@ -24,6 +24,14 @@ def held():
     return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
 
 
+def settles(before):
+    """Threads that were told to end need a moment."""
+    deadline = time.monotonic() + 10
+    while held() != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert held() == before, (held(), before)
+
+
 def grows(comm, call, warm, rounds):
     """Bytes of memory a call costs after the warm-up; descriptors and threads must stay the same."""
     for k in range(warm):
@@ -35,7 +43,7 @@ def grows(comm, call, warm, rounds):
         call(warm + k)
     comm.barrier()
     gc.collect()
-    assert held() == before, (held(), before)
+    settles(before)
     return (resident() - memory) / rounds
 
 
@@ -45,7 +53,7 @@ def case_small_calls(comm):
 
 
 def case_sizes_change(comm):
-    """C130: another size each time."""
+    """C130: another size each time; its schedule is kept, the tables grow by no more than that."""
     data = np.ones(30_000, np.float32)
     return grows(comm, lambda k: comm.all_reduce(data[: 30_000 - k]), 1000, 2000)
 
@@ -108,7 +116,7 @@ def test_calls_leak_nothing(pools, case, transport):
 
 def test_changing_sizes_leak_nothing(pools):
     for slope in pools(1, 1).run(case_sizes_change):
-        assert slope < KIB, f"{slope:.0f} bytes a call"
+        assert slope < 2 * KIB, f"{slope:.0f} bytes a call"
 
 
 def test_parts_leak_nothing(pools):
@@ -123,13 +131,14 @@ def test_failures_leak_nothing(pools):
 def case_worlds(rounds):
     from process_worker import here
 
+    before = held()
     for k in range(rounds):
         if k == 3:
-            before = held()
+            before["descriptors"] = held()["descriptors"]
         comm = jhetcc.init(**here())
         comm.barrier()
         comm.close()
-    assert held() == before, (held(), before)
+    settles(before)
 
 
 def test_worlds_leak_nothing(pools):
