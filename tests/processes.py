@@ -74,7 +74,9 @@ class Outcome:
         if self.error is not None:
             for other in self.all:
                 if other is not self:
-                    self.error.add_note(f"meanwhile in process {other.index}: {other.error or other.value!r}, code {other.code}")
+                    self.error.add_note(
+                        f"meanwhile in process {other.index}: {other.error or other.value!r}, code {other.code}"
+                    )
             raise self.error
         if self.code is not None:
             raise Failure(f"process {self.index} ended with code {self.code}", self.output)
@@ -231,7 +233,11 @@ class Running:
         report = [f"{why}; under way in processes {sorted(self._open)}"]
         for outcome, worker in zip(self.outcomes, self.pool.workers, strict=True):
             state = "under way" if outcome.index in self._open else outcome.error or f"done: {outcome.value!r:.200}"
-            report.append(f"--- process {outcome.index} (pid {worker.pid}): {state}\n{outcome.output}{worker.stacks()}"[-OUTPUT_SHOWN:])
+            report.append(
+                f"--- process {outcome.index} (pid {worker.pid}): {state}\n{outcome.output}{worker.stacks()}"[
+                    -OUTPUT_SHOWN:
+                ]
+            )
         self.pool.kill()
         raise Failure("\n".join(report))
 
@@ -348,7 +354,13 @@ class Script:
 
 
 @contextlib.contextmanager
-def start_scripts(source: str, grouping: Sequence[int] = (1, 1), *, extra: Mapping[str, str] | None = None, own: Sequence[Mapping[str, str]] = ()):
+def start_scripts(
+    source: str,
+    grouping: Sequence[int] = (1, 1),
+    *,
+    extra: Mapping[str, str] | None = None,
+    own: Sequence[Mapping[str, str]] = (),
+):
     """Starts the text once a process, as a job of its own; yields the scripts; kills what is left.
 
     Args:
@@ -364,7 +376,11 @@ def start_scripts(source: str, grouping: Sequence[int] = (1, 1), *, extra: Mappi
         path.write_text("import os\nme = int(os.environ['JHETCC_PROCESS_ID'])\n" + source)
         try:
             for index, devices in enumerate(grouping):
-                place = {"JHETCC_PROCESS_ID": str(index), "JHETCC_NUM_PROCESSES": str(len(grouping)), "JHETCC_COORDINATOR": address}
+                place = {
+                    "JHETCC_PROCESS_ID": str(index),
+                    "JHETCC_NUM_PROCESSES": str(len(grouping)),
+                    "JHETCC_COORDINATOR": address,
+                }
                 ours = place | dict(extra or {}) | (dict(own[index]) if own else {})
                 log = Path(folder) / f"{index}.log"
                 with open(log, "wb") as out:
@@ -395,7 +411,9 @@ def wait_scripts(scripts: Sequence[Script], deadline: float = DEADLINE_S) -> Non
             raise Failure(f"the deadline passed\n{shown}")
 
 
-def run_scripts(source: str, grouping: Sequence[int] = (1, 1), *, deadline: float = DEADLINE_S, **how: Any) -> list[tuple[int, str, float]]:
+def run_scripts(
+    source: str, grouping: Sequence[int] = (1, 1), *, deadline: float = DEADLINE_S, **how: Any
+) -> list[tuple[int, str, float]]:
     """Runs the text once a process; returns (exit code, output, seconds) of each."""
     with start_scripts(source, grouping, **how) as scripts:
         wait_scripts(scripts, deadline)

@@ -128,7 +128,7 @@ class Rendezvous:
                 time.sleep(_POLL_SECONDS)
 
     def _gather_once(self, ranks: int, platform: str) -> list[Member]:
-        launch, options = self.launch, self.options
+        launch = self.launch
         try:
             self._client = _core.StoreClient(launch.coordinator, self._secret, self._identity, self._left())
         except OperationTimeoutError as error:

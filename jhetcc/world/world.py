@@ -17,8 +17,8 @@ from typing import Any
 from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
 from jhetcc.planner import Layout
-from jhetcc.world import secret as job_secret
 from jhetcc.world import flight, state
+from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
 from jhetcc.world.logs import LogPump

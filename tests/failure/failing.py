@@ -22,7 +22,9 @@ WIRES = {"shm": {}, "tcp": {"JHETCC_TRANSPORT": "tcp"}}
 def failed(outcome, kind, *words, within=TIMEOUT_S + SLACK_S):
     """Checks how a case failed in one process; returns the error."""
     error = outcome.error
-    assert error is not None, f"process {outcome.index}: no error, but {outcome.value!r}, code {outcome.code}\n{outcome.output}"
+    assert error is not None, (
+        f"process {outcome.index}: no error, but {outcome.value!r}, code {outcome.code}\n{outcome.output}"
+    )
     assert isinstance(error, kind), f"process {outcome.index}: {type(error).__name__}: {error}"
     for word in words:
         assert word in str(error), f"process {outcome.index}: {word!r} is not in: {error}"
@@ -63,7 +65,7 @@ def goes_on(comm, size):
     smaller = comm.shrink(timeout=30)
     assert smaller.size == size and smaller.epoch == comm.epoch + 1
     for k in range(20):
-        got = smaller.all_reduce(np.full(5, 10.0 ** smaller.rank) + k)
+        got = smaller.all_reduce(np.full(5, 10.0**smaller.rank) + k)
         assert (got == sum(10.0**rank for rank in range(size)) + size * k).all(), got
     smaller.barrier()
     return smaller.world_ranks

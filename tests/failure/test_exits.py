@@ -127,7 +127,10 @@ ENDS = {
     "end of script": ("", 0),
     "exit in main": ("import sys; sys.exit(4)", 4),
     "exception": ("raise ValueError('mine')", 1),
-    "exit in a thread": ("import threading, sys; t = threading.Thread(target=lambda: sys.exit(3)); t.start(); t.join()", 0),
+    "exit in a thread": (
+        "import threading, sys; t = threading.Thread(target=lambda: sys.exit(3)); t.start(); t.join()",
+        0,
+    ),
     "thread in a call": (
         "import threading; threading.Thread(target=lambda: comm.recv((1,), numpy.float32, 1 - me), daemon=True).start()",
         0,
@@ -140,11 +143,16 @@ ENDS = {
 def test_exit_without_close(end):
     """C071, C060, C138: the exit code is the user's; nothing crashes and nobody complains."""
     last, code = ENDS[end]
-    source = f"import jhetcc, numpy\ncomm = jhetcc.init(devices=1)\nassert comm.all_reduce(numpy.array(1)) == 2\n{last}\n"
+    source = (
+        f"import jhetcc, numpy\ncomm = jhetcc.init(devices=1)\nassert comm.all_reduce(numpy.array(1)) == 2\n{last}\n"
+    )
     for got, output, seconds in run_scripts(source, extra=SHORT):
         assert got == code and seconds < 20, (got, output)
         words = output.lower()
-        assert not any(word in words for word in ("fatal", "abort", "core dumped", "segmentation", "terminate called")) or end == "abort", output
+        assert (
+            not any(word in words for word in ("fatal", "abort", "core dumped", "segmentation", "terminate called"))
+            or end == "abort"
+        ), output
         assert output.strip() == "" or end in ("exception", "abort", "thread in a call"), output
 
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from failing import SHORT, SLACK_S, TIMEOUT_S, WIRES, ended, failed, goes_on, until_error, value
-from process_worker import hear, say
+from process_worker import current, hear, here, say
 
 import jhetcc
 from jhetcc.errors import AbortedError, OperationTimeoutError, PeerLostError
@@ -140,7 +140,19 @@ def attempt_stuck(pools, call, seconds, options):
 
 @pytest.mark.parametrize(
     "call",
-    ["all_reduce", "barrier", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "permute", "sendrecv"],
+    [
+        "all_reduce",
+        "barrier",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "all_to_all",
+        "permute",
+        "sendrecv",
+    ],
 )
 def test_every_call_obeys_the_limit(pools, call):
     """C053: late below the limit works, later than the limit raises, between once and twice the limit, for each call."""
@@ -207,7 +219,15 @@ def case_never_called(comm):
 def test_a_rank_never_calls(pools):
     """C052, C137: its connection is up, it finished #1 and did not come to #2; it learns so itself."""
     running = pools(1, 1).start(case_never_called, options=SHORT)
-    failed(running.finish(0)[0], OperationTimeoutError, "rank 1", "did not arrive", "connection is up", "#2 psum", "finished #1")
+    failed(
+        running.finish(0)[0],
+        OperationTimeoutError,
+        "rank 1",
+        "did not arrive",
+        "connection is up",
+        "#2 psum",
+        "finished #1",
+    )
     running.tell(1)
     outcomes = running.finish()
     running.pool.renew()
@@ -228,7 +248,7 @@ def test_a_slow_rank_is_waited_for(pools):
     assert [outcome.get() for outcome in running.finish()] == [3, 3, 3]
     for index in (0, 2):
         running.see(index, f"rank {index} has waited ")
-        running.see(index, "in #0 psum(i64[]) on \"world\" for rank(s) [1]")
+        running.see(index, 'in #0 psum(i64[]) on "world" for rank(s) [1]')
         running.see(index, "goes on: #0 psum(i64[]) is done")
     unlimited = {"JHETCC_OPERATION_TIMEOUT": "inf", "JHETCC_WARN_AFTER": "inf"}
     outcomes = pools(1, 1, 1).start(case_slow, 1, options=unlimited).finish()
@@ -334,3 +354,69 @@ def case_two_at_once(comm):
 def test_two_ranks_die_at_once(pools):
     outcomes = attempt_settled(pools(1, 1, 1, 1), case_two_at_once, options=SHORT)
     assert [outcomes[i].get() for i in (0, 3)] == [((0, 3), 2), ((0, 3), 2)]
+
+
+# Who comes and goes
+
+
+def case_last_message(comm):
+    """C085: the sender is gone before the receiver has looked at what it got."""
+    if comm.rank == 0:
+        comm.send(np.arange(50_000.0), 1)
+        comm.send(np.arange(3.0), 1)
+        sys.exit(0)
+    got = comm.recv((50_000,), np.float64, 0)
+    assert got[-1] == 49_999
+    assert comm.recv((3,), np.float64, 0).tolist() == [0, 1, 2]
+    return True
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_sender_exits_after_its_last_message(pools, wire):
+    outcomes = pools(1, 1).attempt(case_last_message, options=SHORT | WIRES[wire])
+    assert outcomes[0].code == 0 and outcomes[1].get()
+
+
+def case_joins_again():
+    """Rank 2 is new; the others come from a world that failed, with its errors unread and its communicator open."""
+    world = current()
+    if world is not None:
+        world.close()
+    comm = jhetcc.init(**here() | {"timeout": 60.0})
+    return int(comm.all_reduce(np.array(1 << comm.rank)))
+
+
+def test_a_new_process_takes_the_place_of_a_killed_one(pools):
+    """C069: the survivors and a new process 2 make the next world at once, at another and then at the same coordinator."""
+    pool = pools(1, 1, 1)
+    for _ in range(2):
+        running = pool.start(case_loop, 2, 1000, "killed", options=SHORT)
+        running.expect(2, word="ready")
+        running.signal(2, KILL)
+        running.finish()
+        outcomes = pool.start(case_joins_again, world=False).finish()
+        assert [outcome.get() for outcome in outcomes] == [7, 7, 7]
+
+
+def case_killed_while_joining(step):
+    if here()["process_id"] == 2:
+        from jhetcc.world.rendezvous import Rendezvous
+
+        setattr(Rendezvous, step, lambda *_: os.kill(os.getpid(), KILL))
+    try:
+        jhetcc.init(**here() | {"timeout": 4.0})
+    except jhetcc.Error as error:
+        return error
+
+
+@pytest.mark.parametrize("step", ["gather", "_gather_once", "_wait_for", "connect", "finish"])
+def test_a_process_is_killed_while_joining(pools, step):
+    """C069: at each step of joining: the others raise within the limit and name it; a retry with a new process works."""
+    pool = pools(1, 1, 1)
+    outcomes = pool.start(case_killed_while_joining, step, world=False).finish()
+    assert outcomes[2].code == -9
+    for outcome in outcomes[:2]:
+        assert isinstance(outcome.get(), jhetcc.Error) and outcome.seconds < 4 + 2 * SLACK_S, outcome
+        assert "process 2" in str(outcome.get()) or "init_timeout" in str(outcome.get()), outcome.get()
+    outcomes = pool.start(case_joins_again, world=False).finish()
+    assert [outcome.get() for outcome in outcomes] == [7, 7, 7]

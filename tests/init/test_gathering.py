@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from process_worker import hear, here, say
-from processes import free_port, run_scripts, start_scripts, wait_scripts
+from processes import run_scripts, start_scripts, wait_scripts
 
 import jhetcc
 from jhetcc.errors import BadArgumentError, Error, NotInitializedError, OperationTimeoutError
@@ -324,7 +324,9 @@ assert time.monotonic() - begun < 5
 def python(source, **extra):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JHETCC_")}
     kept |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | extra
-    done = subprocess.run([sys.executable, "-c", source], env=kept, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=kept, capture_output=True, text=True, timeout=60, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -348,5 +350,12 @@ def test_an_unknown_variable():
 
 def test_limits_that_contradict_each_other():
     """C056: refused with an explanation."""
-    code, output = python("import jhetcc; jhetcc.init(devices=1)", JHETCC_OPERATION_TIMEOUT="5s", JHETCC_WARN_AFTER="6s")
-    assert code == 1 and "JHETCC_WARN_AFTER" in output and "JHETCC_OPERATION_TIMEOUT" in output and "docs/options.md" in output
+    code, output = python(
+        "import jhetcc; jhetcc.init(devices=1)", JHETCC_OPERATION_TIMEOUT="5s", JHETCC_WARN_AFTER="6s"
+    )
+    assert (
+        code == 1
+        and "JHETCC_WARN_AFTER" in output
+        and "JHETCC_OPERATION_TIMEOUT" in output
+        and "docs/options.md" in output
+    )

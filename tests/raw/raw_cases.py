@@ -8,7 +8,9 @@ from jhetcc.schedule import Operation, can_reduce, run
 from jhetcc.world.planning import planned
 from jhetcc.world.raw import dtype_name
 
-REDUCE = [np.dtype(one) for one in "? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()] + [np.dtype(ml_dtypes.bfloat16)]
+REDUCE = [
+    np.dtype(one) for one in ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+] + [np.dtype(ml_dtypes.bfloat16)]
 MOVE = [np.dtype(one) for one in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4)]
 OPS = ("sum", "prod", "max", "min", "mean")
 INLINE_BYTES = 16384  # where messages begin to be fetched instead of travelling with their header
@@ -45,7 +47,9 @@ def reduced(every, op):
     wide = np.stack([one.astype(np.complex128 if dtype.kind == "c" else np.float64) for one in every])
     if op == "mean":
         parts = np.atleast_1d(wide.sum(0)).view(np.float64)
-        return (parts / len(every)).view(wide.dtype).reshape(wide.shape[1:]).astype(dtype)  # complex: each part by itself
+        return (
+            (parts / len(every)).view(wide.dtype).reshape(wide.shape[1:]).astype(dtype)
+        )  # complex: each part by itself
     return getattr(wide, op)(0).astype(dtype)
 
 
@@ -63,9 +67,17 @@ def equal(comm, got, want, what):
     """Compares this process's results with what each of all ranks should have, bit for bit."""
     for rank, one in zip(comm.local_ranks, as_list(comm, got), strict=True):
         expected = want[rank]
-        assert one.dtype == expected.dtype and one.shape == expected.shape, (what, rank, one.dtype, one.shape, expected.shape)
+        assert one.dtype == expected.dtype and one.shape == expected.shape, (
+            what,
+            rank,
+            one.dtype,
+            one.shape,
+            expected.shape,
+        )
         if one.tobytes() != np.ascontiguousarray(expected).tobytes():
-            wrong = np.flatnonzero(one.reshape(-1).view(np.uint8) != np.ascontiguousarray(expected).reshape(-1).view(np.uint8))
+            wrong = np.flatnonzero(
+                one.reshape(-1).view(np.uint8) != np.ascontiguousarray(expected).reshape(-1).view(np.uint8)
+            )
             at = wrong[0] // one.itemsize
             raise AssertionError(
                 f"{what} on {comm.name} of {comm.size}: rank {rank}: {len(wrong)} bytes wrong, first in element {at}: "
@@ -91,12 +103,28 @@ def check_reductions(comm, dtype, shape, ops=OPS):
             continue
         every = contributions(comm, shape, dtype, op == "prod")
         total, what = reduced(every, op), f"{op} of {dtype}{list(shape)}"
-        both_ways(comm, lambda b, op=op, **k: comm.all_reduce(b, op, **k), every, [total] * n, f"all_reduce {what}", True)
+        both_ways(
+            comm, lambda b, op=op, **k: comm.all_reduce(b, op, **k), every, [total] * n, f"all_reduce {what}", True
+        )
         root = (len(shape) + int(np.prod(shape))) % n
         want = [total if rank == root else np.zeros_like(total) for rank in range(n)]
-        both_ways(comm, lambda b, op=op, root=root, **k: comm.reduce(b, op, root=root, **k), every, want, f"reduce {what}", True)
+        both_ways(
+            comm,
+            lambda b, op=op, root=root, **k: comm.reduce(b, op, root=root, **k),
+            every,
+            want,
+            f"reduce {what}",
+            True,
+        )
         every = contributions(comm, (n, *shape), dtype, op == "prod")
-        both_ways(comm, lambda b, op=op, **k: comm.reduce_scatter(b, op, **k), every, reduced(every, op), f"reduce_scatter {what}", False)
+        both_ways(
+            comm,
+            lambda b, op=op, **k: comm.reduce_scatter(b, op, **k),
+            every,
+            reduced(every, op),
+            f"reduce_scatter {what}",
+            False,
+        )
 
 
 def check_movement(comm, dtype, shape):
@@ -110,17 +138,29 @@ def check_movement(comm, dtype, shape):
         want = [np.stack(every) if rank == root else zeros for rank in range(n)]
         both_ways(comm, lambda b, root=root, **k: comm.gather(b, root=root, **k), every, want, f"gather {what}", False)
         both_ways(
-            comm, lambda b, root=root, **k: comm.broadcast(b, root=root, **k), every, [every[root]] * n, f"broadcast {what}", True
+            comm,
+            lambda b, root=root, **k: comm.broadcast(b, root=root, **k),
+            every,
+            [every[root]] * n,
+            f"broadcast {what}",
+            True,
         )
         both_ways(
-            comm, lambda b, root=root, **k: comm.scatter(b, root=root, **k), tables, tables[root], f"scatter {what}", False
+            comm,
+            lambda b, root=root, **k: comm.scatter(b, root=root, **k),
+            tables,
+            tables[root],
+            f"scatter {what}",
+            False,
         )
     ring = [(rank, (rank + 1) % n) for rank in range(n)]
     for perm in (ring, ring[1:], [(0, n - 1)], [(rank, rank) for rank in range(n)], []):
         want = [np.zeros(shape, dtype) for _ in range(n)]
         for source, destination in perm:
             want[destination] = every[source]
-        both_ways(comm, lambda b, perm=perm, **k: comm.permute(b, perm, **k), every, want, f"permute {perm} {what}", True)
+        both_ways(
+            comm, lambda b, perm=perm, **k: comm.permute(b, perm, **k), every, want, f"permute {perm} {what}", True
+        )
 
 
 def check_lengths(comm, dtype, lengths):
@@ -144,7 +184,9 @@ def random_contributions(comm, shape, dtype, seed):
     for rank in range(comm.size):
         rng = np.random.default_rng((seed, rank))
         if dtype.kind in "iub":
-            every.append(rng.integers(0, 256, int(np.prod(shape)) * dtype.itemsize, np.uint8).view(dtype).reshape(shape))
+            every.append(
+                rng.integers(0, 256, int(np.prod(shape)) * dtype.itemsize, np.uint8).view(dtype).reshape(shape)
+            )
             continue
         numbers = rng.normal(size=shape) * np.exp(rng.normal(size=shape) * 3)
         if dtype.kind == "c":
@@ -202,7 +244,17 @@ def case_interpreter(comm, names, counts, options):
             if can_reduce(short, "sum"):
                 every = random_contributions(comm, (comm.size, count), dtype, count + 1)
                 plan, want = interpreted(comm, f"psum_scatter({short}[{comm.size},{count}])", every, options)
-                equal(comm, comm.reduce_scatter(mine(comm, every)), want, f"{plan.algorithm} reduce_scatter of {dtype}[{count}]")
-                same = {rank: out.tobytes() for rank, out in interpreted(comm, f"psum({short}[{count}])", [e[0] for e in every], options)[1].items()}
+                equal(
+                    comm,
+                    comm.reduce_scatter(mine(comm, every)),
+                    want,
+                    f"{plan.algorithm} reduce_scatter of {dtype}[{count}]",
+                )
+                same = {
+                    rank: out.tobytes()
+                    for rank, out in interpreted(comm, f"psum({short}[{count}])", [e[0] for e in every], options)[
+                        1
+                    ].items()
+                }
                 assert len(set(same.values())) == 1, "the ranks' bits differ"
     return sorted(algorithms)

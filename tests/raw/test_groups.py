@@ -79,7 +79,13 @@ def case_out_and_views(comm):
     base = np.arange(24.0).reshape(4, 6) + 100 * comm.rank
     other = 1 - comm.rank
     theirs = np.arange(24.0).reshape(4, 6) + 100 * other
-    for cut in (lambda a: a[:, 0], lambda a: a[::2], lambda a: a[::-1], lambda a: a.T, lambda a: np.broadcast_to(a[:1], (3, 6))):
+    for cut in (
+        lambda a: a[:, 0],
+        lambda a: a[::2],
+        lambda a: a[::-1],
+        lambda a: a.T,
+        lambda a: np.broadcast_to(a[:1], (3, 6)),
+    ):
         assert np.array_equal(comm.sendrecv(cut(base), other, other), cut(theirs))
         assert np.array_equal(comm.all_reduce(cut(base)), cut(base) + cut(theirs))
         assert np.array_equal(comm.broadcast(cut(base), root=1), cut(base if comm.rank else theirs))
@@ -208,32 +214,38 @@ def test_several_ranks_in_a_process(pools):
 # Every operation after every other
 
 
+def calls(comm, count):
+    """Every call and what it must give this rank."""
+    n, me = comm.size, comm.rank
+    every = [np.arange(count, dtype=np.float32) + rank for rank in range(n)]
+    tables = [np.stack([one + 100 * rank for one in every]) for rank in range(n)]
+    total, nothing = sum(every), np.zeros((n, count), np.float32)
+    return {
+        "all_reduce": (lambda: comm.all_reduce(every[me]), total),
+        "all_gather": (lambda: comm.all_gather(every[me]), np.stack(every)),
+        "reduce_scatter": (lambda: comm.reduce_scatter(tables[me]), sum(tables)[me]),
+        "all_to_all": (lambda: comm.all_to_all(tables[me]), np.stack([one[me] for one in tables])),
+        "permute": (lambda: comm.permute(every[me], [(r, (r + 1) % n) for r in range(n)]), every[me - 1]),
+        "broadcast": (lambda: comm.broadcast(every[me], root=n - 1), every[n - 1]),
+        "reduce": (lambda: comm.reduce(every[me], root=0), total if me == 0 else np.zeros_like(total)),
+        "scatter": (lambda: comm.scatter(tables[me], root=0), tables[0][me]),
+        "gather": (lambda: comm.gather(every[me], root=0), np.stack(every) if me == 0 else nothing),
+        "sendrecv": (lambda: comm.sendrecv(every[me], (me + 1) % n, (me - 1) % n), every[me - 1]),
+    }
+
+
 def case_pairs(comm):
     """C038, C013: each call directly after each other, tiny and large, with ranks that come late by turns."""
-    n, me = comm.size, comm.rank
-    rng = np.random.default_rng(me)
+    rng = np.random.default_rng(comm.rank)
     for count in (1, 60_000):
-        every = [np.arange(count, dtype=np.float32) + rank for rank in range(n)]
-        tables = [np.stack([one + 100 * rank for one in every]) for rank in range(n)]
-        total = sum(every)
-        table = {
-            "all_reduce": (lambda: comm.all_reduce(every[me]), total),
-            "all_gather": (lambda: comm.all_gather(every[me]), np.stack(every)),
-            "reduce_scatter": (lambda: comm.reduce_scatter(tables[me]), sum(tables)[me]),
-            "all_to_all": (lambda: comm.all_to_all(tables[me]), np.stack([one[me] for one in tables])),
-            "permute": (lambda: comm.permute(every[me], [(r, (r + 1) % n) for r in range(n)]), every[me - 1]),
-            "broadcast": (lambda: comm.broadcast(every[me], root=n - 1), every[n - 1]),
-            "reduce": (lambda: comm.reduce(every[me], root=0), total if me == 0 else np.zeros_like(total)),
-            "scatter": (lambda: comm.scatter(tables[me], root=0), tables[0][me]),
-            "gather": (lambda: comm.gather(every[me], root=0), np.stack(every) if me == 0 else np.zeros((n, count), np.float32)),
-            "sendrecv": (lambda: comm.sendrecv(every[me], (me + 1) % n, (me - 1) % n), every[me - 1]),
-        }
-        for first, (call, want) in table.items():
-            for second, (after, wanted) in table.items():
-                for name, one, should in ((first, call, want), (second, after, wanted)):
+        table = calls(comm, count)
+        for first in table:
+            for second in table:
+                for name in (first, second):
+                    call, want = table[name]
                     for _ in range(int(rng.integers(0, 3000))):  # comes a little late
                         pass
-                    assert np.array_equal(one(), should), f"{name} in {first}, {second} of {count}"
+                    assert np.array_equal(call(), want), f"{name} in {first}, {second} of {count}"
 
 
 @pytest.mark.parametrize("grouping", [(1, 1), (1, 1, 1)], ids=str)
@@ -246,7 +258,9 @@ def case_alternating(comm, rounds):
     """C013: broadcast and sum by turns, values coded by round and rank."""
     for k in range(rounds):
         count = k % 64 + 1
-        assert (comm.broadcast(np.full(count, k * 10 + comm.rank), root=k % comm.size) == k * 10 + k % comm.size).all(), k
+        assert (
+            comm.broadcast(np.full(count, k * 10 + comm.rank), root=k % comm.size) == k * 10 + k % comm.size
+        ).all(), k
         assert (comm.all_reduce(np.full(count, k + comm.rank)) == comm.size * k + sum(range(comm.size))).all(), k
 
 
@@ -266,3 +280,17 @@ def case_alone(comm):
 
 def test_alone(pools):
     pools(1).run(case_alone)
+
+
+def case_large_exchange(comm):
+    """C018: all-to-all of int64, megabytes a pair, and a size no frame divides."""
+    n = comm.size
+    for count in (500_000, 123_457):
+        tables = [np.arange(n * count).reshape(n, count) + 10**9 * rank for rank in range(n)]
+        got = comm.all_to_all(tables[comm.rank])
+        assert np.array_equal(got, np.stack([table[comm.rank] for table in tables]))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_large_exchanges(pools, wire):
+    pools(1, 1, 1).run(case_large_exchange, options=WIRES[wire])
