@@ -48,7 +48,7 @@ def test_reading_the_peers_memory_is_forbidden(sides):
     source = f"{FILTER}\nif {sides}[me]: forbid()\nimport jhetcc\ncomm = jhetcc.init(devices=1)\n" + SUMS.format(
         rounds=1000
     )
-    source += "print(comm.status()['ranks'][0]['paths'][1 - me])\ncomm.close()\n"
+    source += "print(comm.status()['ranks'][0]['paths'][1 - me])\ncomm.barrier()\ncomm.close()\n"
     for forbidden, (code, output, _) in zip(sides, run_scripts(source), strict=True):
         assert code == 0, output
         if "no filters here" in output:
