@@ -43,7 +43,8 @@ bool Process::isForked() const { return fork_generation_ != forkGeneration().loa
 
 Process::~Process() {
   if (isForked()) {
-    for (auto& runner : runners_) (void)runner.release();  // its threads are in the parent; nothing here may wait for them
+    for (auto& runner : runners_)
+      (void)runner.release();  // its threads are in the parent; nothing here may wait for them
     return;
   }
   close(0);
@@ -88,7 +89,8 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
     forgetCalls();
   }
   for (int32_t slot : members) {
-    engine::CommunicatorSpec spec{name, id, epoch, communicator->member_of_slot[static_cast<size_t>(slot)], world_ranks, places};
+    engine::CommunicatorSpec spec{name,        id,    epoch, communicator->member_of_slot[static_cast<size_t>(slot)],
+                                  world_ranks, places};
     runners_[static_cast<size_t>(slot)]->withEngine([&](engine::Engine& engine) { engine.createCommunicator(spec); });
   }
   return Status::ok();
