@@ -43,18 +43,22 @@ def shards(operation: Operation, size: int) -> list[tuple[int, int]]:
 def chunk_bytes(operation: Operation, layout: Layout) -> int:
     """Bytes of one iteration, from operation and layout alone, so all ranks agree.
 
-    A multiple of 64 and of the item size; never below what travels inline. 256 KiB within a host, 1 MiB between hosts;
-    less where a reduction would have few chunks to overlap, and where many ranks share the scratch of one.
+    A multiple of 64 and of the item size; never below what travels inline. Within a host, a fetch is one system call that pays by the
+    page and by the call: 1 MiB where bytes only move; for a reduction 512 KiB while a shard is short, and 128 KiB once it is long
+    enough that its chunks should stay in the caches between the steps. Between hosts 1 MiB, less where a reduction would have
+    few chunks to overlap. Less, too, where many ranks share the scratch of one.
     """
-    base = 1 << 20 if layout.spans_hosts else 256 << 10
-    chunk = base
+    chunk = 1 << 20
     if operation.reduction != "none":
         shard = operation.nbytes // layout.size
-        while chunk > base // 4 and chunk * _OVERLAP > shard:
-            chunk //= 2
+        if not layout.spans_hosts:
+            chunk = (512 << 10) if shard <= 1 << 20 else (128 << 10)
+        elif shard < _OVERLAP * chunk:
+            chunk = (256 << 10) if shard < _OVERLAP * (512 << 10) else (512 << 10)
     if not operation.is_point_to_point:
         peers = max(1, layout.size - 1)
-        while chunk > 2 * _INLINE_BYTES and chunk * peers * RING_SLOTS > max(_SCRATCH_BYTES, base * RING_SLOTS):
+        room = max(_SCRATCH_BYTES, chunk * RING_SLOTS)
+        while chunk > 2 * _INLINE_BYTES and chunk * peers * RING_SLOTS > room:
             chunk //= 2
     unit = math.lcm(64, operation.itemsize)
     return max(unit, -(-chunk // unit) * unit)

@@ -66,10 +66,10 @@ def test_an_operation_that_does_not_fit_the_communicator_is_refused():
 
 
 def test_chunk_sizes():
-    assert chunk_bytes(BIG, Layout.local(2)) == 256 << 10
+    assert chunk_bytes(BIG, Layout.local(2)) == 128 << 10
     assert chunk_bytes(BIG, Layout((0, 1))) == 1 << 20
-    assert chunk_bytes(Operation("psum", "f32", (256 << 10,)), Layout.local(2)) == 64 << 10
-    assert chunk_bytes(Operation("all_gather", "f32", (256 << 10,)), Layout.local(2)) == 256 << 10
+    assert chunk_bytes(Operation("psum", "f32", (256 << 10,)), Layout.local(2)) == 512 << 10
+    assert chunk_bytes(Operation("all_gather", "f32", (256 << 10,)), Layout.local(2)) == 1 << 20
     for size in (2, 3, 8, 64, 1024):
         for dtype in ("b24", "f32", "c128"):
             chunk = chunk_bytes(Operation("all_gather", dtype, (5,)), Layout.local(size))
