@@ -75,7 +75,7 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
     if (is_member) members.push_back(static_cast<int32_t>(slot));
   }
   if (members.size() == 1) communicator->only_slot = members[0];
-  if (members.size() > 1) communicator->join = std::make_unique<LocalJoin>(members);
+  if (members.size() > 1) communicator->join = std::make_shared<LocalJoin>(members);
   {
     std::unique_lock<std::shared_mutex> lock(table_mutex_);
     // Made again after close(): its first messages may come while this process still drops those of its former life.
