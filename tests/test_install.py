@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import stat
 import struct
@@ -53,6 +54,24 @@ def test_the_package_is_typed():
 def test_the_command_is_installed():
     scripts = importlib.metadata.entry_points(group="console_scripts")
     assert any(script.name == "jhetcc" and script.value == "jhetcc.cli:main" for script in scripts)
+
+
+def signatures(text):
+    """Every function of a stub with its parameters, in order; layout and docstrings aside."""
+    found = re.findall(r"(?:class (\w+))|(?:def (\w+)\((.*?)\)(?: ->|:))", text, flags=re.DOTALL)
+    return [(kind or name, " ".join(parameters.split())) for kind, name, parameters in found]
+
+
+def test_stub_is_that_of_the_core():
+    """Written by ``make docs``."""
+    from nanobind.stubgen import StubGen
+
+    import jhetcc._core
+
+    generator = StubGen(jhetcc._core)
+    generator.put(jhetcc._core)
+    checked_in = (pathlib.Path(__file__).parents[1] / "jhetcc" / "_core.pyi").read_text()
+    assert signatures(generator.get()) == signatures(checked_in)
 
 
 # Versions of JAX

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "py/bindings.h"
-
 #include <nanobind/stl/string.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "py/bindings.h"
 
 namespace nb = nanobind;
 
@@ -25,7 +28,22 @@ void raiseAfterWait(const Status& status) {
   raiseIfError(status);
 }
 
+namespace {
+std::atomic<bool> is_exiting{false};
+thread_local bool is_the_exiting_thread = false;
+}  // namespace
+
+void LockReleased::beginExit() {
+  is_the_exiting_thread = true;
+  is_exiting.store(true);
+}
+
+void LockReleased::restIfExiting() {
+  while (is_exiting.load() && !is_the_exiting_thread) pause();
+}
+
 bool interrupted() {
+  LockReleased::restIfExiting();
   if (!Py_IsInitialized()) return true;
   nb::gil_scoped_acquire gil;
   // The error stays set: the caller's raise finds it.

@@ -19,11 +19,10 @@ namespace {
 
 using runtime::Process;
 
-int64_t nanoseconds(double seconds) {
-  return seconds >= 9e9 ? INT64_MAX : static_cast<int64_t>(seconds * 1e9);
-}
+int64_t nanoseconds(double seconds) { return seconds >= 9e9 ? INT64_MAX : static_cast<int64_t>(seconds * 1e9); }
 
-std::shared_ptr<Process> create(const nb::dict& options, std::vector<int32_t> world_ranks, std::vector<int64_t> ordinals) {
+std::shared_ptr<Process> create(const nb::dict& options, std::vector<int32_t> world_ranks,
+                                std::vector<int64_t> ordinals) {
   runtime::RunnerOptions runner;
   const auto seconds = [&](const char* name) { return nanoseconds(nb::cast<double>(options[name])); };
   runner.engine.operation_timeout_ns = seconds("operation_timeout");
@@ -42,13 +41,14 @@ void addLocalPair(Process& process, size_t slot_a, size_t slot_b) {
 }
 
 void answerPlan(Process& process, const std::string& communicator, uint64_t epoch, const std::string& text,
-                const std::vector<std::pair<int32_t, nb::bytes>>& schedules, const std::optional<std::string>& failure) {
+                const std::vector<std::pair<int32_t, nb::bytes>>& schedules,
+                const std::optional<std::string>& failure) {
   std::vector<std::pair<int32_t, std::string>> blobs;
   for (const auto& [member, blob] : schedules) blobs.emplace_back(member, std::string(blob.c_str(), blob.size()));
   const Status why = failure ? Status(Kind::kBadArgument, Scope::kCall, "plan_failed", *failure) : Status::ok();
   Status status;
   {
-    nb::gil_scoped_release release;
+    const LockReleased release;
     status = process.answerPlan(communicator, epoch, text, blobs, why);
   }
   raiseIfError(status);
@@ -57,7 +57,7 @@ void answerPlan(Process& process, const std::string& communicator, uint64_t epoc
 nb::object nextPlanRequest(Process& process, double timeout) {
   std::optional<runtime::PlanRequest> request;
   {
-    nb::gil_scoped_release release;
+    const LockReleased release;
     request = process.nextPlanRequest(nanoseconds(timeout));
   }
   if (!request) return nb::none();
@@ -67,7 +67,7 @@ nb::object nextPlanRequest(Process& process, double timeout) {
 nb::object verdict(Process& process, const std::string& communicator) {
   std::optional<control::Verdict> verdict;
   {
-    nb::gil_scoped_release release;
+    const LockReleased release;
     verdict = process.verdict(communicator);
   }
   if (!verdict) return nb::none();
@@ -85,7 +85,7 @@ nb::object verdict(Process& process, const std::string& communicator) {
 nb::object shrink(Process& process, const std::string& communicator, double timeout) {
   std::optional<Result<control::Survivors>> survivors;
   {
-    nb::gil_scoped_release release;
+    const LockReleased release;
     survivors = process.shrink(communicator, nanoseconds(timeout), interrupted);
   }
   raiseAfterWait(survivors->status());
@@ -100,7 +100,7 @@ nb::list status(Process& process) {
     int64_t now = 0, waited = 0;
     uint64_t stale = 0;
     {
-      nb::gil_scoped_release release;
+      const LockReleased release;
       now = process.clock().nowNs();
       waited = process.runner(slot).waitedNs();
       process.runner(slot).withEngine([&](engine::Engine& engine) {
@@ -156,6 +156,8 @@ nb::list records(Process& process) {
 }  // namespace
 
 void bindProcess(nb::module_& module) {
+  module.def("begin_exit", &LockReleased::beginExit,
+             "The interpreter ends: other threads that are in a call of this module never come back from it.");
   nb::class_<Process>(module, "Process", "This process's part of a job.")
       .def(nb::new_(&create), "options"_a, "world_ranks"_a, "ordinals"_a)
       .def("add_local_pair", &addLocalPair, "slot_a"_a, "slot_b"_a)
@@ -167,8 +169,9 @@ void bindProcess(nb::module_& module) {
             raiseIfError(process.createCommunicator(name, epoch, std::move(world_ranks), std::move(places)));
           },
           "name"_a, "epoch"_a, "world_ranks"_a, "places"_a)
-      .def("destroy_communicator", &Process::destroyCommunicator, "name"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("answer_plan", &answerPlan, "communicator"_a, "epoch"_a, "text"_a, "schedules"_a, "failure"_a.none() = nb::none())
+      .def("destroy_communicator", &Process::destroyCommunicator, "name"_a, nb::call_guard<LockReleased>())
+      .def("answer_plan", &answerPlan, "communicator"_a, "epoch"_a, "text"_a, "schedules"_a,
+           "failure"_a.none() = nb::none())
       .def("has_plan", &Process::hasPlan, "communicator"_a, "text"_a)
       .def("next_plan_request", &nextPlanRequest, "timeout"_a)
       .def(
@@ -176,7 +179,7 @@ void bindProcess(nb::module_& module) {
           [](Process& process, const std::string& name, const std::string& reason, const std::string& code) {
             Status status;
             {
-              nb::gil_scoped_release release;
+              const LockReleased release;
               status = process.abort(name, reason, code);
             }
             raiseIfError(status);
@@ -189,7 +192,7 @@ void bindProcess(nb::module_& module) {
       .def("records", &records)
       .def(
           "close", [](Process& process, double timeout) { process.close(nanoseconds(timeout)); }, "timeout"_a,
-          nb::call_guard<nb::gil_scoped_release>());
+          nb::call_guard<LockReleased>());
 }
 
 }  // namespace jhetcc::py

@@ -68,7 +68,7 @@ class RawCall {
   void runReleased(const engine::Buffers* buffers, size_t count) {
     Status status;
     {
-      nb::gil_scoped_release release;
+      const LockReleased release;
       status = process_->run(prepared_, buffers, count, interrupted_);
     }
     raiseAfterWait(status);

@@ -7,8 +7,7 @@ namespace {
 constexpr size_t kControlBacklogMax = 4096;
 }  // namespace
 
-Rail::Rail(int32_t peer, std::unique_ptr<transport::Endpoint> endpoint)
-    : peer_(peer), endpoint_(std::move(endpoint)) {}
+Rail::Rail(int32_t peer, std::unique_ptr<transport::Endpoint> endpoint) : peer_(peer), endpoint_(std::move(endpoint)) {}
 
 void Rail::peerSaidGoodbye() {
   left_ = true;
@@ -22,7 +21,8 @@ void Rail::breakWith(const Status& why) {
                      "rank " + std::to_string(peer_) + " closed its side (" + endpoint_->description() + ")", {peer_});
   } else {
     broken_ = Status(Kind::kDisconnected, Scope::kRank, "peer_lost",
-                     "rank " + std::to_string(peer_) + " is gone (" + endpoint_->description() + "): " + why.message(), {peer_});
+                     "rank " + std::to_string(peer_) + " is gone (" + endpoint_->description() + "): " + why.message(),
+                     {peer_});
   }
   control_.clear();
 }

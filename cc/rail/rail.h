@@ -20,7 +20,8 @@ class Rail {
   bool isBroken() const { return !broken_.isOk(); }
   /// Why it broke; code "left" when the peer said goodbye first.
   const Status& brokenStatus() const { return broken_; }
-  /// The peer closes on purpose. It is gone from now on, though its connection may stay up as long as its process lives.
+  /// The peer closes on purpose. It is gone from now on, though its connection may stay up as long as its process
+  /// lives.
   void peerSaidGoodbye();
 
   /// A message of an operation. False: no room now (or broken), nothing was taken.

@@ -60,7 +60,7 @@ Call Process::callOf(const Communicator& communicator, const CommandSet& command
   Call call;
   call.runner = runners_[static_cast<size_t>(slot)].get();
   call.command = commands.by_slot[static_cast<size_t>(slot)];
-  call.join = call.command->point_to_point ? nullptr : communicator.join.get();
+  call.join = call.command->point_to_point ? nullptr : communicator.join;
   call.slot = slot;
   call.size = static_cast<int64_t>(communicator.world_ranks.size());
   call.communicator = communicator.id;
@@ -93,8 +93,8 @@ Result<Call> Process::prepareCall(std::string_view name, std::string_view text, 
 Result<Prepared> Process::prepareBlocking(std::string_view name, std::string_view text) {
   std::shared_ptr<Communicator> communicator = find(name);
   if (!communicator || communicator->closed.load()) return unknownCommunicator(name);
-  CommandSet* commands = commandSet(*communicator, text, true);
-  return Prepared{std::move(communicator), commands};
+  std::shared_ptr<const CommandSet> commands = commandSet(*communicator, text, true);
+  return Prepared{std::move(communicator), std::move(commands)};
 }
 
 /// The ticket lives on the caller's stack: the operation must end first, which takes a bounded time.

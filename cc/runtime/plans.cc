@@ -33,31 +33,40 @@ std::shared_ptr<engine::Command> makeCommand(std::string_view text) {
   return command;
 }
 
+// Nobody waits for an answer to it.
+bool isPlanned(const std::pair<const std::string_view, std::shared_ptr<const CommandSet>>& entry) {
+  for (const auto& command : entry.second->by_slot) {
+    if (command && !command->ready.load(std::memory_order_acquire)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-CommandSet* Process::commandSet(Communicator& communicator, std::string_view text, bool ask) {
+std::shared_ptr<const CommandSet> Process::commandSet(Communicator& communicator, std::string_view text, bool ask) {
   {
     std::shared_lock<std::shared_mutex> lock(table_mutex_);
     auto found = communicator.commands.find(text);
-    if (found != communicator.commands.end()) return found->second.get();
+    if (found != communicator.commands.end()) return found->second;
   }
   std::unique_lock<std::shared_mutex> lock(table_mutex_);
   auto found = communicator.commands.find(text);
-  if (found != communicator.commands.end()) return found->second.get();
-  auto commands = std::make_unique<CommandSet>();
+  if (found != communicator.commands.end()) return found->second;
+  // Sizes that change for ever must not pile up: what is planned can be planned again.
+  if (communicator.commands.size() >= kCommandsMax) std::erase_if(communicator.commands, isPlanned);
+  auto commands = std::make_shared<CommandSet>();
   commands->text = text;
   for (int32_t member : communicator.member_of_slot) {
     commands->by_slot.push_back(member >= 0 ? makeCommand(text) : nullptr);
   }
-  CommandSet* raw = commands.get();
-  communicator.commands.emplace(std::string_view(raw->text), std::move(commands));
+  communicator.commands.emplace(std::string_view(commands->text), commands);
   if (ask) {
     std::lock_guard<std::mutex> plans_lock(plans_mutex_);
     plan_requests_.push_back({communicator.name, communicator.epoch, static_cast<int32_t>(communicator.world_ranks.size()),
                               std::string(text)});
     plans_changed_.notify_one();
   }
-  return raw;
+  return commands;
 }
 
 bool Process::hasPlan(const std::string& name, const std::string& text) {
@@ -71,7 +80,7 @@ Status Process::answerPlan(const std::string& name, uint64_t epoch, const std::s
                            const std::vector<std::pair<int32_t, std::string>>& schedules, const Status& failure) {
   std::shared_ptr<Communicator> communicator = find(name);
   if (!communicator || communicator->epoch != epoch) return unknownCommunicator(name);
-  CommandSet* commands = commandSet(*communicator, text, false);
+  const std::shared_ptr<const CommandSet> commands = commandSet(*communicator, text, false);
   for (size_t slot = 0; slot < runners_.size(); ++slot) {
     engine::Command* command = commands->by_slot[slot].get();
     if (!command || command->ready.load(std::memory_order_acquire)) continue;

@@ -43,7 +43,8 @@ bool Process::isForked() const { return fork_generation_ != forkGeneration().loa
 
 Process::~Process() {
   if (isForked()) {
-    for (auto& runner : runners_) (void)runner.release();  // its threads are in the parent; nothing here may wait for them
+    for (auto& runner : runners_)
+      (void)runner.release();  // its threads are in the parent; nothing here may wait for them
     return;
   }
   close(0);
@@ -74,7 +75,7 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
     if (is_member) members.push_back(static_cast<int32_t>(slot));
   }
   if (members.size() == 1) communicator->only_slot = members[0];
-  if (members.size() > 1) communicator->join = std::make_unique<LocalJoin>(members);
+  if (members.size() > 1) communicator->join = std::make_shared<LocalJoin>(members);
   {
     std::unique_lock<std::shared_mutex> lock(table_mutex_);
     // Made again after close(): its first messages may come while this process still drops those of its former life.
@@ -88,7 +89,8 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
     forgetCalls();
   }
   for (int32_t slot : members) {
-    engine::CommunicatorSpec spec{name, id, epoch, communicator->member_of_slot[static_cast<size_t>(slot)], world_ranks, places};
+    engine::CommunicatorSpec spec{name,        id,    epoch, communicator->member_of_slot[static_cast<size_t>(slot)],
+                                  world_ranks, places};
     runners_[static_cast<size_t>(slot)]->withEngine([&](engine::Engine& engine) { engine.createCommunicator(spec); });
   }
   return Status::ok();

@@ -25,6 +25,7 @@
 namespace jhetcc::runtime {
 
 /// One operation text on one communicator: a command per local rank.
+constexpr size_t kCommandsMax = 1024;
 struct CommandSet {
   std::string text;
   std::vector<std::shared_ptr<engine::Command>> by_slot;  ///< null where the local rank is no member
@@ -36,8 +37,9 @@ struct Communicator {
   std::vector<int32_t> world_ranks;
   std::vector<int32_t> member_of_slot;  ///< local rank -> index, -1: no member
   int32_t only_slot = -1;               ///< the one local member, if there is just one
-  std::unique_ptr<LocalJoin> join;      ///< where several local ranks are members
-  std::unordered_map<std::string_view, std::unique_ptr<CommandSet>> commands;  ///< keys point into the sets
+  std::shared_ptr<LocalJoin> join;      ///< where several local ranks are members
+  /// Keys point into the sets. At most kCommandsMax and those being planned; calls under way keep theirs.
+  std::unordered_map<std::string_view, std::shared_ptr<const CommandSet>> commands;
   std::atomic<bool> closed{false};          ///< destroyed, replaced or the process closed: what was made ready fails
   std::atomic<bool> in_blocking_call{false};
 };
@@ -45,7 +47,7 @@ struct Communicator {
 /// A blocking call made ready: nothing is looked up any more. Outlives its communicator: it then fails with "closed".
 struct Prepared {
   std::shared_ptr<Communicator> communicator;
-  CommandSet* commands = nullptr;  ///< the communicator's
+  std::shared_ptr<const CommandSet> commands;
 };
 
 /// The planner's thread takes these and answers with answerPlan().
@@ -59,7 +61,7 @@ struct PlanRequest {
 /// One member's share of a call, found for a device.
 struct Call {
   Runner* runner = nullptr;
-  LocalJoin* join = nullptr;
+  std::shared_ptr<LocalJoin> join;
   int32_t slot = 0;
   int64_t size = 0;  ///< ranks of the communicator
   uint64_t communicator = 0;
@@ -112,7 +114,7 @@ class Process {
  private:
   Process();
   bool isForked() const;
-  CommandSet* commandSet(Communicator& communicator, std::string_view text, bool ask);
+  std::shared_ptr<const CommandSet> commandSet(Communicator& communicator, std::string_view text, bool ask);
   Status forkedStatus(const std::string& text) const;
   static void forgetCalls();  ///< names changed their meaning: nothing remembered by text holds any more
   Call callOf(const Communicator& communicator, const CommandSet& commands, int32_t slot);

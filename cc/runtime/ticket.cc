@@ -9,7 +9,8 @@ namespace jhetcc::runtime {
 
 void Ticket::onDone(const Status& status) {
   if (join_) {
-    join_->onDone(slot_, this, status);
+    const std::shared_ptr<LocalJoin> join = join_;  // delivery may end this ticket
+    join->onDone(slot_, this, status);
   } else {
     deliver(status);
   }
@@ -26,9 +27,9 @@ void Ticket::deliver(const Status& status) {
   }
 }
 
-void Ticket::renew(Runner* runner, LocalJoin* join, int32_t slot) {
+void Ticket::renew(Runner* runner, std::shared_ptr<LocalJoin> join, int32_t slot) {
   runner_ = runner;
-  join_ = join;
+  join_ = std::move(join);
   slot_ = slot;
   status_ = Status();
   state_.store(kPending, std::memory_order_release);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -17,7 +18,8 @@ class LocalJoin;
 /// The caller polls done(), or leaves: then resolve() is called on the rank's completion thread.
 class Ticket : public engine::Completion {
  public:
-  Ticket(Runner* runner, LocalJoin* join, int32_t slot) : runner_(runner), join_(join), slot_(slot) {}
+  Ticket(Runner* runner, std::shared_ptr<LocalJoin> join, int32_t slot)
+      : runner_(runner), join_(std::move(join)), slot_(slot) {}
 
   void onDone(const Status& status) final;  ///< from the engine; goes through the join, if there is one
   void deliver(const Status& status);       ///< the final word
@@ -34,12 +36,12 @@ class Ticket : public engine::Completion {
 
  protected:
   /// Makes a ticket that is done and was not left new again, for another call.
-  void renew(Runner* runner, LocalJoin* join, int32_t slot);
+  void renew(Runner* runner, std::shared_ptr<LocalJoin> join, int32_t slot);
 
  private:
   enum State : int { kPending, kLeft, kDone };
   Runner* runner_;
-  LocalJoin* join_;
+  std::shared_ptr<LocalJoin> join_;  ///< outlives its communicator for the calls still queued
   int32_t slot_;
   std::atomic<int> state_{kPending};
   Status status_;

@@ -313,6 +313,7 @@ def init(
 
 
 def _close_at_exit() -> None:
+    _core.begin_exit()  # only daemon threads are left beside this one
     world = state.current()
     if world is not None:
         _log.debug("the world was still open at exit; closing it")

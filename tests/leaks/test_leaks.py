@@ -116,7 +116,7 @@ def test_calls_leak_nothing(pools, case, transport):
 
 def test_changing_sizes_leak_nothing(pools):
     for slope in pools(1, 1).run(case_sizes_change):
-        assert slope < 2 * KIB, f"{slope:.0f} bytes a call"
+        assert slope < KIB, f"{slope:.0f} bytes a call"
 
 
 def test_parts_leak_nothing(pools):

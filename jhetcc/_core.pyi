@@ -1,0 +1,128 @@
+"""The C++ core. Private: use the functions of the package."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def begin_exit() -> None:
+    """
+    The interpreter ends: other threads that are in a call of this module never come back from it.
+    """
+
+class Process:
+    """This process's part of a job."""
+
+    def __init__(self, options: dict, world_ranks: Sequence[int], ordinals: Sequence[int]) -> None: ...
+
+    def add_local_pair(self, slot_a: int, slot_b: int) -> None: ...
+
+    def start(self) -> None: ...
+
+    def create_communicator(self, name: str, epoch: int, world_ranks: Sequence[int], places: Sequence[str]) -> None: ...
+
+    def destroy_communicator(self, name: str) -> None: ...
+
+    def answer_plan(self, communicator: str, epoch: int, text: str, schedules: Sequence[tuple[int, bytes]], failure: str | None = None) -> None: ...
+
+    def has_plan(self, communicator: str, text: str) -> bool: ...
+
+    def next_plan_request(self, timeout: float) -> object: ...
+
+    def abort(self, communicator: str, reason: str, code: str = 'aborted') -> None: ...
+
+    def verdict(self, communicator: str) -> object: ...
+
+    def shrink(self, communicator: str, timeout: float) -> object: ...
+
+    def status(self) -> list: ...
+
+    def counters(self) -> list: ...
+
+    def records(self) -> list: ...
+
+    def close(self, timeout: float) -> None: ...
+
+class RawCall:
+    """
+    One operation on one communicator, ready for blocking calls; fails once that was closed.
+    """
+
+    def run(self, buffers: Sequence[tuple[int, int, int, int]]) -> None:
+        """A tuple for each local rank: address and bytes of input and output."""
+
+    def run_one(self, input: object | None, output: object | None) -> bool:
+        """
+        For one local rank, on objects with contiguous buffers or None. False: a buffer does not fit, nothing was done.
+        """
+
+def raw_call(process: Process, communicator: str, text: str) -> RawCall: ...
+
+class Secret:
+    def __init__(self, bytes: bytes | None, allow_insecure: bool) -> None: ...
+
+class Identity:
+    def __init__(self, job: str, process_id: int, incarnation: int) -> None: ...
+
+class StoreServer:
+    def __init__(self, address: str, secret: Secret, identity: Identity) -> None: ...
+
+    @property
+    def address(self) -> str: ...
+
+class StoreClient:
+    def __init__(self, address: str, secret: Secret, identity: Identity, timeout: float) -> None: ...
+
+    @property
+    def local_address(self) -> str: ...
+
+    def set_if_absent(self, key: str, value: str, timeout: float) -> str | None: ...
+
+    def try_get(self, key: str, timeout: float) -> str | None: ...
+
+    def list(self, prefix: str, timeout: float) -> list[str]: ...
+
+class Acceptor:
+    def __init__(self, address: str, secret: Secret, identity: Identity) -> None: ...
+
+    @property
+    def address(self) -> str: ...
+
+def accept_endpoint(acceptor: Acceptor, process: Process, slot: int, peer: int, peer_process: int, path: int, allow_cma: bool, congestion: str, timeout: float) -> None: ...
+
+def connect_endpoint(address: str, secret: Secret, identity: Identity, process: Process, slot: int, peer: int, peer_process: int, path: int, allow_cma: bool, congestion: str, timeout: float) -> None: ...
+
+def choose_local_address(towards: str, interface: str) -> str:
+    """
+    Numeric host of the local interface that routes to an address, or of the one named.
+    """
+
+def reduce(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], sources: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtype: int, op: int, divisor: int = 0, streaming: bool = False) -> None:
+    """
+    Reduce uint8 arrays, left to right, into target (which may be one of them). dtype and op are the numbers of
+    the schedule's binary form; divisor divides a complete mean. Raises ValueError for a pair that does not exist.
+    """
+
+def simd_name() -> str:
+    """The instruction set of the reductions: avx512, avx2 or base."""
+
+def set_simd(name: str) -> None:
+    """
+    Choose the instruction set: auto, base, avx2 or avx512. Raises ValueError where it is not present.
+    """
+
+def ffi_handlers() -> dict:
+    """FFI handlers by target name."""
+
+def ffi_api_version() -> tuple[int, int]:
+    """(major, minor) of the XLA FFI headers the handlers were built with."""
+
+def set_ffi_process(process: Process | None) -> None:
+    """The process the handlers serve; None: they refuse."""
+
+def set_log_spec(spec: str) -> None: ...
+
+def pop_log_line() -> object:
+    """The oldest line as (level, topic, text, repeats), or None."""
