@@ -115,7 +115,10 @@ _BY_KIND = {
 }
 
 # Errors cross XLA as text; the core ends every message with this mark.
-_MARK = re.compile(r"(?s)(?:^[A-Z_]+: )?(?:.*?Error dispatching computation: )*(.*?) \[jhetcc kind=([a-z ]+); scope=([a-z]+); code=([a-z_]+); ranks=([0-9,]*)\]")
+_MARK = re.compile(
+    r"(?s)(?:^[A-Z_]+: )?(?:.*?Error dispatching computation: )*(.*?)"
+    r" \[jhetcc kind=([a-z ]+); scope=([a-z]+); code=([a-z_]+); ranks=([0-9,]*)\]"
+)
 
 
 def make(kind: str, message: str, *, code: str, scope: str, ranks: tuple[int, ...] = ()) -> Error:

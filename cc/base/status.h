@@ -69,8 +69,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}            // NOLINT: implicit on purpose
-  Result(Status status) : state_(std::move(status)) {}     // NOLINT: implicit on purpose
+  Result(T value) : state_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : state_(std::move(status)) {}  // NOLINT: implicit on purpose
   bool isOk() const { return std::holds_alternative<T>(state_); }
   Status status() const { return isOk() ? Status() : std::get<Status>(state_); }
   T& value() & { return std::get<T>(state_); }
@@ -90,13 +90,13 @@ struct CheckFailure : std::logic_error {
 }  // namespace jhetcc
 
 /// An invariant, checked in every build: JHETCC_CHECK(a == b, std::to_string(a) + " " + std::to_string(b)).
-#define JHETCC_CHECK(condition, values)                                             \
-  do {                                                                              \
+#define JHETCC_CHECK(condition, values)                                              \
+  do {                                                                               \
     if (!(condition)) ::jhetcc::checkFailed(#condition, __FILE__, __LINE__, values); \
   } while (0)
 
-#define JHETCC_RETURN_IF_ERROR(expression)                       \
-  do {                                                           \
-    ::jhetcc::Status jhetcc_status_ = (expression);              \
-    if (!jhetcc_status_.isOk()) return jhetcc_status_;           \
+#define JHETCC_RETURN_IF_ERROR(expression)             \
+  do {                                                 \
+    ::jhetcc::Status jhetcc_status_ = (expression);    \
+    if (!jhetcc_status_.isOk()) return jhetcc_status_; \
   } while (0)

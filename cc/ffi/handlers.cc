@@ -28,14 +28,22 @@ constexpr size_t kHugePagesFrom = 8 << 20;
 
 ffi::ErrorCode errorCodeOf(Kind kind) {
   switch (kind) {
-    case Kind::kBadArgument: return ffi::ErrorCode::kInvalidArgument;
-    case Kind::kUnavailable: return ffi::ErrorCode::kUnimplemented;
-    case Kind::kTimeout: return ffi::ErrorCode::kDeadlineExceeded;
-    case Kind::kDisconnected: return ffi::ErrorCode::kUnavailable;
-    case Kind::kMismatch: return ffi::ErrorCode::kFailedPrecondition;
-    case Kind::kAborted: return ffi::ErrorCode::kAborted;
-    case Kind::kResource: return ffi::ErrorCode::kResourceExhausted;
-    default: return ffi::ErrorCode::kInternal;
+    case Kind::kBadArgument:
+      return ffi::ErrorCode::kInvalidArgument;
+    case Kind::kUnavailable:
+      return ffi::ErrorCode::kUnimplemented;
+    case Kind::kTimeout:
+      return ffi::ErrorCode::kDeadlineExceeded;
+    case Kind::kDisconnected:
+      return ffi::ErrorCode::kUnavailable;
+    case Kind::kMismatch:
+      return ffi::ErrorCode::kFailedPrecondition;
+    case Kind::kAborted:
+      return ffi::ErrorCode::kAborted;
+    case Kind::kResource:
+      return ffi::ErrorCode::kResourceExhausted;
+    default:
+      return ffi::ErrorCode::kInternal;
   }
 }
 
@@ -64,7 +72,8 @@ struct xla::ffi::ResultEncoding<stage, ::jhetcc::ffi_room::Outcome> {
 namespace jhetcc::ffi_room {
 namespace {
 
-/// A call whose handler may leave before it is done; then it lives until resolved. Promise and future are made only then.
+/// A call whose handler may leave before it is done; then it lives until resolved. Promise and future are made only
+/// then.
 class FutureTicket final : public runtime::Ticket {
  public:
   FutureTicket() : Ticket(nullptr, nullptr, 0) {}
@@ -113,12 +122,13 @@ void askForHugePages(void* data, size_t bytes) {
 
 Outcome failed(const Status& status) { return {errorOf(status), std::nullopt}; }
 
-Outcome collective(int32_t ordinal, ffi::RemainingArgs arguments, ffi::RemainingRets results, std::string_view operation,
-                   std::string_view communicator, int64_t size) {
+Outcome collective(int32_t ordinal, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                   std::string_view operation, std::string_view communicator, int64_t size) {
   std::shared_ptr<runtime::Process> process = currentProcess();
   if (!process) {
-    return failed(Status(Kind::kBadArgument, Scope::kProcess, "not_initialized",
-                         std::string(operation) + ": jhetcc is not initialised in this process; call jhetcc.init() first"));
+    return failed(
+        Status(Kind::kBadArgument, Scope::kProcess, "not_initialized",
+               std::string(operation) + ": jhetcc is not initialised in this process; call jhetcc.init() first"));
   }
   engine::Buffers buffers;
   if (arguments.size() > 1) {
@@ -138,8 +148,9 @@ Outcome collective(int32_t ordinal, ffi::RemainingArgs arguments, ffi::Remaining
   if (!call.isOk()) return failed(call.status());
   if (call.value().size != size) {
     return failed(Status(Kind::kBadArgument, Scope::kCall, "retrace",
-                         std::string(operation) + ": this program was traced for " + std::to_string(size) + " ranks of \"" +
-                             std::string(communicator) + "\", which has " + std::to_string(call.value().size) +
+                         std::string(operation) + ": this program was traced for " + std::to_string(size) +
+                             " ranks of \"" + std::string(communicator) + "\", which has " +
+                             std::to_string(call.value().size) +
                              " now: trace it again (jax.clear_caches(), or build the function anew)"));
   }
   runtime::Runner* runner = call.value().runner;
@@ -177,11 +188,9 @@ XLA_FFI_DEFINE_HANDLER(kCollective, collective,
                            .Attr<std::string_view>("operation")
                            .Attr<std::string_view>("communicator")
                            .Attr<int64_t>("size"));
-XLA_FFI_DEFINE_HANDLER(kRank, rankIndex,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .Ret<ffi::BufferR0<ffi::S32>>()
-                           .Attr<std::string_view>("communicator"));
+XLA_FFI_DEFINE_HANDLER(
+    kRank, rankIndex,
+    ffi::Ffi::Bind().Ctx<ffi::DeviceOrdinal>().Ret<ffi::BufferR0<ffi::S32>>().Attr<std::string_view>("communicator"));
 
 }  // namespace
 

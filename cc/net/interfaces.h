@@ -27,9 +27,9 @@ std::string describe(const std::vector<Interface>& interfaces);
 /// route.
 Result<Address> chooseInterface(const Address& peer);
 
-/// What the user names: "eth0,en1", "eth*", "10.0.0.0/8" or "10.0.0.3", by commas, in the order of preference. Names are
-/// exact without a *. Usable addresses (up, with carrier) of the first part that has any; link-local ones last. An error
-/// lists what there is.
+/// What the user names: "eth0,en1", "eth*", "10.0.0.0/8" or "10.0.0.3", by commas, in the order of preference. Names
+/// are exact without a *. Usable addresses (up, with carrier) of the first part that has any; link-local ones last. An
+/// error lists what there is.
 Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std::vector<Interface>& interfaces);
 
 }  // namespace jhetcc::net

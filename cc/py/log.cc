@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Log lines of the core, for Python's logging.
+#include "base/log.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include "base/log.h"
 #include "py/bindings.h"
 
 namespace nb = nanobind;
@@ -11,8 +12,7 @@ namespace nb = nanobind;
 namespace jhetcc::py {
 
 void bindLog(nb::module_& module) {
-  module.def(
-      "set_log_spec", [](const std::string& spec) { raiseIfError(setLogSpec(spec)); }, nb::arg("spec"));
+  module.def("set_log_spec", [](const std::string& spec) { raiseIfError(setLogSpec(spec)); }, nb::arg("spec"));
   module.def(
       "pop_log_line",
       []() -> nb::object {

@@ -60,9 +60,8 @@ net::Address firstAddress(const std::string& text) { return unwrap(net::resolve(
 /// On this side's slot; the wait for the other side ends at the deadline.
 void addEndpoint(runtime::Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
                  const runtime::EndpointOptions& options, const net::Deadline& deadline) {
-  raiseIfError(waited([&] {
-    return runtime::addConnection(process, slot, peer, std::move(connection), creator, options, deadline);
-  }));
+  raiseIfError(waited(
+      [&] { return runtime::addConnection(process, slot, peer, std::move(connection), creator, options, deadline); }));
 }
 
 void bindStore(nb::module_& module) {
@@ -77,13 +76,15 @@ void bindStore(nb::module_& module) {
            "address"_a, "secret"_a, "identity"_a)
       .def_prop_ro("address", [](const control::StoreServer& server) { return server.address().text(); });
   nb::class_<control::StoreClient>(module, "StoreClient")
-      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity, double timeout) {
-             const net::Address where = firstAddress(address);
-             return unwrap(waited([&] {
-               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl, 0), deadlineIn(timeout));
-             }));
-           }),
-           "address"_a, "secret"_a, "identity"_a, "timeout"_a)
+      .def(
+          nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity, double timeout) {
+            const net::Address where = firstAddress(address);
+            return unwrap(waited([&] {
+              return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl, 0),
+                                                   deadlineIn(timeout));
+            }));
+          }),
+          "address"_a, "secret"_a, "identity"_a, "timeout"_a)
       .def_prop_ro("local_address", [](const control::StoreClient& client) { return client.localAddress().text(); })
       .def(
           "set_if_absent",
@@ -118,24 +119,24 @@ void bindAcceptor(nb::module_& module) {
       .def_prop_ro("address", [](const net::Acceptor& acceptor) { return acceptor.address().text(); });
   module.def(
       "accept_endpoint",
-      [](net::Acceptor& acceptor, runtime::Process& process, size_t slot, int32_t peer, int32_t peer_process, uint16_t path,
-         bool allow_cma, const std::string& congestion, double timeout) {
+      [](net::Acceptor& acceptor, runtime::Process& process, size_t slot, int32_t peer, int32_t peer_process,
+         uint16_t path, bool allow_cma, const std::string& congestion, double timeout) {
         const net::Deadline deadline = deadlineIn(timeout);
-        net::Connection connection = unwrap(waited([&] {
-          return acceptor.take({net::Role::kData, peer_process, path, 0}, deadline);
-        }));
+        net::Connection connection =
+            unwrap(waited([&] { return acceptor.take({net::Role::kData, peer_process, path, 0}, deadline); }));
         addEndpoint(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
       },
-      "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a, "congestion"_a, "timeout"_a);
+      "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a, "congestion"_a,
+      "timeout"_a);
   module.def(
       "connect_endpoint",
-      [](const std::string& address, const net::Secret& secret, const Identity& identity, runtime::Process& process, size_t slot,
-         int32_t peer, int32_t peer_process, uint16_t path, bool allow_cma, const std::string& congestion, double timeout) {
+      [](const std::string& address, const net::Secret& secret, const Identity& identity, runtime::Process& process,
+         size_t slot, int32_t peer, int32_t peer_process, uint16_t path, bool allow_cma, const std::string& congestion,
+         double timeout) {
         const net::Deadline deadline = deadlineIn(timeout);
         const net::Address where = unwrap(net::Address::parse(address));
-        net::Connection connection = unwrap(waited([&] {
-          return net::connect(where, secret, identity.of(net::Role::kData, path), peer_process, deadline);
-        }));
+        net::Connection connection = unwrap(waited(
+            [&] { return net::connect(where, secret, identity.of(net::Role::kData, path), peer_process, deadline); }));
         addEndpoint(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
       },
       "address"_a, "secret"_a, "identity"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a,
@@ -159,7 +160,8 @@ void bindNet(nb::module_& module) {
         if (interface.empty()) return unwrap(net::chooseInterface(firstAddress(towards))).host();
         return unwrap(net::selectInterfaces(interface, unwrap(net::listInterfaces()))).front().host();
       },
-      "towards"_a, "interface"_a, "Numeric host of the local interface that routes to an address, or of the one named.");
+      "towards"_a, "interface"_a,
+      "Numeric host of the local interface that routes to an address, or of the one named.");
 }
 
 }  // namespace jhetcc::py

@@ -10,9 +10,9 @@ namespace {
 
 std::string way(int32_t from, int32_t to) { return "rank " + std::to_string(from) + " -> rank " + std::to_string(to); }
 
-Result<std::unique_ptr<transport::Endpoint>> makeEndpoint(const std::string& names, net::Connection connection, bool creator,
-                                                          const EndpointOptions& options, const net::Deadline& deadline,
-                                                          const Clock& clock) {
+Result<std::unique_ptr<transport::Endpoint>> makeEndpoint(const std::string& names, net::Connection connection,
+                                                          bool creator, const EndpointOptions& options,
+                                                          const net::Deadline& deadline, const Clock& clock) {
   if (connection.local.isUnix()) {
     transport::shm::Options shm;
     shm.allow_cma = options.allow_cma;
@@ -31,8 +31,8 @@ Result<std::unique_ptr<transport::Endpoint>> makeEndpoint(const std::string& nam
 
 Status addConnection(Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
                      const EndpointOptions& options, const net::Deadline& deadline) {
-  auto endpoint = makeEndpoint(way(process.runner(slot).worldRank(), peer), std::move(connection), creator, options, deadline,
-                               process.clock());
+  auto endpoint = makeEndpoint(way(process.runner(slot).worldRank(), peer), std::move(connection), creator, options,
+                               deadline, process.clock());
   if (!endpoint.isOk()) return endpoint.status();
   process.addEndpoint(slot, peer, std::move(endpoint).value());
   return Status::ok();

@@ -16,7 +16,8 @@ struct EndpointOptions {
   std::string congestion = "cubic";  ///< of tcp; empty: the system's choice
 };
 
-/// Makes the endpoint of local rank `slot` to rank `peer` of an authenticated connection. Of a pair, one side is `creator`.
+/// Makes the endpoint of local rank `slot` to rank `peer` of an authenticated connection. Of a pair, one side is
+/// `creator`.
 Status addConnection(Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
                      const EndpointOptions& options, const net::Deadline& deadline);
 

@@ -62,8 +62,8 @@ std::shared_ptr<const CommandSet> Process::commandSet(Communicator& communicator
   communicator.commands.emplace(std::string_view(commands->text), commands);
   if (ask) {
     std::lock_guard<std::mutex> plans_lock(plans_mutex_);
-    plan_requests_.push_back({communicator.name, communicator.epoch, static_cast<int32_t>(communicator.world_ranks.size()),
-                              std::string(text)});
+    plan_requests_.push_back({communicator.name, communicator.epoch,
+                              static_cast<int32_t>(communicator.world_ranks.size()), std::string(text)});
     plans_changed_.notify_one();
   }
   return commands;

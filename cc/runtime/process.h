@@ -40,7 +40,7 @@ struct Communicator {
   std::shared_ptr<LocalJoin> join;      ///< where several local ranks are members
   /// Keys point into the sets. At most kCommandsMax and those being planned; calls under way keep theirs.
   std::unordered_map<std::string_view, std::shared_ptr<const CommandSet>> commands;
-  std::atomic<bool> closed{false};          ///< destroyed, replaced or the process closed: what was made ready fails
+  std::atomic<bool> closed{false};  ///< destroyed, replaced or the process closed: what was made ready fails
   std::atomic<bool> in_blocking_call{false};
 };
 
@@ -100,7 +100,8 @@ class Process {
 
   Result<Prepared> prepareBlocking(std::string_view communicator, std::string_view text);
   /// One blocking call by all `count` local members, buffers in slot order. Interrupted: the communicator is aborted.
-  Status run(const Prepared& prepared, const engine::Buffers* buffers, size_t count, const std::function<bool()>& interrupted);
+  Status run(const Prepared& prepared, const engine::Buffers* buffers, size_t count,
+             const std::function<bool()>& interrupted);
 
   Status abort(const std::string& communicator, const std::string& reason, const std::string& code);
   std::optional<control::Verdict> verdict(const std::string& communicator);
@@ -118,7 +119,8 @@ class Process {
   Status forkedStatus(const std::string& text) const;
   static void forgetCalls();  ///< names changed their meaning: nothing remembered by text holds any more
   Call callOf(const Communicator& communicator, const CommandSet& commands, int32_t slot);
-  Status runMany(const Prepared& prepared, const engine::Buffers* buffers, size_t count, const std::function<bool()>& interrupted);
+  Status runMany(const Prepared& prepared, const engine::Buffers* buffers, size_t count,
+                 const std::function<bool()>& interrupted);
   void endInterrupted(const Call& call);
   Result<int32_t> slotOf(const Communicator& communicator, int64_t ordinal) const;
   Status unknownCommunicator(std::string_view name) const;

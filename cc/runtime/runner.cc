@@ -33,7 +33,9 @@ void blockSignals() {
 }  // namespace
 
 Runner::Runner(int32_t world_rank, const RunnerOptions& options, const Clock& clock, trace::Trace& trace)
-    : options_(options), clock_(clock), engine_(world_rank, options.engine, clock, trace),
+    : options_(options),
+      clock_(clock),
+      engine_(world_rank, options.engine, clock, trace),
       wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 Runner::~Runner() { stop(); }
@@ -86,7 +88,8 @@ void Runner::lockForDriving(std::unique_lock<std::mutex>& lock) {
 
 void Runner::leaveDriving(std::unique_lock<std::mutex>& lock) {
   const bool work_left = !engine_.isIdle() || engine_.hasOutput();
-  // Under the lock: between the progress thread's look at the count and its wait, the news would be lost, and the rank stand still.
+  // Under the lock: between the progress thread's look at the count and its wait, the news would be lost, and the rank
+  // stand still.
   const bool is_last = drivers_.fetch_sub(1) == 1;
   lock.unlock();
   if (is_last) no_driver_.notify_one();

@@ -23,7 +23,7 @@ struct RunnerOptions {
   engine::EngineOptions engine;
   int64_t spin_ns = 50'000;      ///< wait by spinning this long...
   int64_t yield_ns = 1'000'000;  ///< ...then by yielding this long, then sleep
-  int64_t help_ns = 50'000;      ///< a handler that sees no progress for this long leaves the rest to the progress thread
+  int64_t help_ns = 50'000;  ///< a handler that sees no progress for this long leaves the rest to the progress thread
   int64_t help_max_ns = 2'000'000;
 };
 
@@ -40,8 +40,8 @@ class Runner {
   /// Runs under the lock, then lets the progress thread look.
   void withEngine(const std::function<void(engine::Engine&)>& action);
 
-  /// Starts the request and drives until its ticket is done. `interrupted` is asked every ~50 ms of waiting; true ends the
-  /// wait: the ticket is still pending then and must stay alive until done.
+  /// Starts the request and drives until its ticket is done. `interrupted` is asked every ~50 ms of waiting; true ends
+  /// the wait: the ticket is still pending then and must stay alive until done.
   bool drive(engine::Request request, Ticket& ticket, const std::function<bool()>& interrupted);
   /// Goes on driving a pending ticket.
   bool driveOn(Ticket& ticket, const std::function<bool()>& interrupted);
@@ -68,8 +68,8 @@ class Runner {
   const RunnerOptions options_;
   const Clock& clock_;
   engine::Engine engine_;
-  std::mutex mutex_;                ///< guards engine_
-  std::atomic<int> wanting_{0};     ///< threads waiting for mutex_: spinners give way
+  std::mutex mutex_;             ///< guards engine_
+  std::atomic<int> wanting_{0};  ///< threads waiting for mutex_: spinners give way
   std::atomic<int> drivers_{0};
   std::condition_variable no_driver_;
   std::atomic<bool> stop_{false};

@@ -2,14 +2,13 @@
 // A schedule as one rank holds it: columnar steps over three buffers. Values only; decides nothing, runs nothing.
 // The same value lives in Python (jhetcc/schedule), which plans, proves and encodes it; this room decodes and checks.
 //
-// Iterations. A step covers `length` bytes in ceil(length / chunk_bytes) iterations, at least one (a zero-byte message is a
-// message). Iteration i covers the bytes [i*chunk_bytes, min(length, (i+1)*chunk_bytes)).
-// Place. Iteration i of a linear operand (wrap 0) lies at offset + i*chunk_bytes; with wrap W > 0 it lies at
-// offset + (i mod W)*chunk_bytes (a ring of W slots in scratch).
-// Dependency (step, distance d >= 0): iteration i waits for iteration min(i - d, last) of that step when i - d >= 0.
-// Distance kWhole (-1): every iteration waits for all iterations of that step.
-// Matching: the k-th message (iteration order) from a to b in a stream meets b's k-th receive of that stream; a stream
-// carries at most one send step per (a, b), so message index = iteration.
+// Iterations. A step covers `length` bytes in ceil(length / chunk_bytes) iterations, at least one (a zero-byte message
+// is a message). Iteration i covers the bytes [i*chunk_bytes, min(length, (i+1)*chunk_bytes)). Place. Iteration i of a
+// linear operand (wrap 0) lies at offset + i*chunk_bytes; with wrap W > 0 it lies at offset + (i mod W)*chunk_bytes (a
+// ring of W slots in scratch). Dependency (step, distance d >= 0): iteration i waits for iteration min(i - d, last) of
+// that step when i - d >= 0. Distance kWhole (-1): every iteration waits for all iterations of that step. Matching: the
+// k-th message (iteration order) from a to b in a stream meets b's k-th receive of that stream; a stream carries at
+// most one send step per (a, b), so message index = iteration.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +28,21 @@ constexpr int32_t kWhole = -1;
 /// Element types of reductions; the numbers are part of the binary form.
 enum class DataType : uint8_t {
   kBytes = 0,  ///< moved only
-  kBool, kInt8, kInt16, kInt32, kInt64, kUint8, kUint16, kUint32, kUint64,
-  kFloat16, kBfloat16, kFloat32, kFloat64, kComplex64, kComplex128,
+  kBool,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUint8,
+  kUint16,
+  kUint32,
+  kUint64,
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+  kComplex64,
+  kComplex128,
 };
 enum class ReduceOp : uint8_t { kNone = 0, kSum, kProd, kMax, kMin, kMean };
 
@@ -46,8 +58,8 @@ struct Dependency {
   int32_t distance;
 };
 
-/// One step, a row of the columns. Sources: send and copy have one, reduce one or more (reduced left to right), recv and
-/// fill none. send has no target.
+/// One step, a row of the columns. Sources: send and copy have one, reduce one or more (reduced left to right), recv
+/// and fill none. send has no target.
 struct Step {
   StepKind kind;
   bool final;       ///< reduce: the result is complete, apply the mean's division

@@ -22,8 +22,8 @@ enum class Counter : uint8_t {
 constexpr size_t kCounters = static_cast<size_t>(Counter::kCounters);
 
 constexpr const char* counterName(Counter counter) {
-  constexpr const char* kNames[] = {"bytes_moved",       "operations_started", "operations_finished",
-                                    "operations_failed", "sleeps",             "aborts"};
+  constexpr const char* kNames[] = {
+      "bytes_moved", "operations_started", "operations_finished", "operations_failed", "sleeps", "aborts"};
   static_assert(std::size(kNames) == kCounters);
   return kNames[static_cast<size_t>(counter)];
 }

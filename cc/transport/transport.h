@@ -75,8 +75,9 @@ class Endpoint {
   /// Sleeping: a descriptor that becomes readable when there is something to poll...
   virtual int waitDescriptor() const = 0;
   /// ...after this was called and returned true. False: there is something already; do not sleep.
-  /// `in_operation`: wake for every frame. Else only control frames, goodbyes and the peer's end need to wake: messages of
-  /// operations this side has not started can wait, and waking for them would cost both sides a system call a message.
+  /// `in_operation`: wake for every frame. Else only control frames, goodbyes and the peer's end need to wake: messages
+  /// of operations this side has not started can wait, and waking for them would cost both sides a system call a
+  /// message.
   virtual bool prepareSleep(bool in_operation) = 0;
   /// Output is queued, so wait for writability too.
   virtual bool wantsWrite() const = 0;

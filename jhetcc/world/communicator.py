@@ -96,7 +96,11 @@ class Communicator(RawCalls):
         if verdict is None:
             return None
         return errors.make(
-            verdict["kind"], verdict["message"], code=verdict["code"], scope=verdict["scope"], ranks=tuple(verdict["ranks"])
+            verdict["kind"],
+            verdict["message"],
+            code=verdict["code"],
+            scope=verdict["scope"],
+            ranks=tuple(verdict["ranks"]),
         )
 
     def abort(self, reason: str = "abort() was called") -> None:

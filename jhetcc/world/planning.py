@@ -41,7 +41,9 @@ class Planner:
       layout_of: (communicator name, epoch) -> (layout, local member indexes), or None when it is gone.
     """
 
-    def __init__(self, process: Any, options: Options, layout_of: Callable[[str, int], tuple[Layout, tuple[int, ...]] | None]):
+    def __init__(
+        self, process: Any, options: Options, layout_of: Callable[[str, int], tuple[Layout, tuple[int, ...]] | None]
+    ):
         self._process = process
         self._options = options
         self._layout_of = layout_of
@@ -90,6 +92,8 @@ class Planner:
     def close(self) -> None:
         """Ends the thread; the core's process was closed before, so no request is coming."""
         self._closed.set()
-        self._layout_of = lambda name, epoch: None  # the world, and with it its descriptors, goes without the cycle collector
+        self._layout_of = lambda name, epoch: (
+            None
+        )  # the world, and with it its descriptors, goes without the cycle collector
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=2 * _WAIT_SECONDS)

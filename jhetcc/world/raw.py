@@ -76,7 +76,9 @@ class RawCalls:
           >>> comm.close()
         """
         if op not in _ALL_REDUCE:
-            raise BadArgumentError(f"all_reduce: no op {op!r}: use one of {', '.join(_ALL_REDUCE)}", code="bad_argument")
+            raise BadArgumentError(
+                f"all_reduce: no op {op!r}: use one of {', '.join(_ALL_REDUCE)}", code="bad_argument"
+            )
         return self._call(_ALL_REDUCE[op], buffer, out, stream, (("op", op),))
 
     def reduce(self, buffer: Any, op: str = "sum", *, root: int, out: Any = None, stream: Any = None) -> Any:
@@ -88,7 +90,9 @@ class RawCalls:
         return self._call("psum_scatter", buffer, out, stream, (("op", op),))
 
     # -- movement
-    def all_gather(self, buffer: Any, *, lengths: Sequence[int] | None = None, out: Any = None, stream: Any = None) -> Any:
+    def all_gather(
+        self, buffer: Any, *, lengths: Sequence[int] | None = None, out: Any = None, stream: Any = None
+    ) -> Any:
         """Stacks every rank's array in rank order: shape (size, ...).
 
         With ``lengths`` (rows of each rank, the same tuple everywhere) rank r gives at least ``lengths[r]`` rows and everybody gets
@@ -131,7 +135,9 @@ class RawCalls:
         self._single("send")
         self._call("send", buffer, None, stream, (("to", dest), ("tag", tag)))
 
-    def recv(self, shape: tuple[int, ...], dtype: Any, source: int, *, tag: int = 0, out: Any = None, stream: Any = None) -> Any:
+    def recv(
+        self, shape: tuple[int, ...], dtype: Any, source: int, *, tag: int = 0, out: Any = None, stream: Any = None
+    ) -> Any:
         """Receives what index ``source`` sends with this tag; shape and dtype must be the sender's. One local rank only."""
         self._single("recv")
         shape, dtype = tuple(shape), np.dtype(dtype)
@@ -142,7 +148,9 @@ class RawCalls:
         call.run([(0, 0, _address(target), target.nbytes)])
         return target
 
-    def sendrecv(self, buffer: Any, dest: int, source: int, *, tag: int = 0, out: Any = None, stream: Any = None) -> Any:
+    def sendrecv(
+        self, buffer: Any, dest: int, source: int, *, tag: int = 0, out: Any = None, stream: Any = None
+    ) -> Any:
         """Sends to ``dest`` and receives the like from ``source`` at once. One local rank only."""
         self._single("sendrecv")
         return self._call("sendrecv", buffer, out, stream, (("to", dest), ("from_", source), ("tag", tag)))
@@ -215,7 +223,8 @@ class RawCalls:
         for one, into in zip(inputs, outs, strict=True):
             if one.shape != inputs[0].shape or one.dtype != inputs[0].dtype:
                 raise BadArgumentError(
-                    f"{name}: local ranks gave {inputs[0].dtype}{inputs[0].shape} and {one.dtype}{one.shape}", code="bad_argument"
+                    f"{name}: local ranks gave {inputs[0].dtype}{inputs[0].shape} and {one.dtype}{one.shape}",
+                    code="bad_argument",
                 )
             pairs.append((one, None if shape is None else self._target(into, shape, one.dtype, name)))
         _refuse_stream(name, stream)
@@ -235,12 +244,15 @@ class RawCalls:
 
     def _operation(self, name: str, dtype: np.dtype | None, shape: tuple[int, ...], keys: dict[str, Any]) -> Operation:
         if dtype is not None and dtype.hasobject:
-            raise BadArgumentError(f"{name}: {dtype} arrays hold references to objects of this process", code="bad_argument")
+            raise BadArgumentError(
+                f"{name}: {dtype} arrays hold references to objects of this process", code="bad_argument"
+            )
         short = "" if dtype is None else dtype_name(dtype)
         op = keys.pop("op", None)
         if op is not None and not can_reduce(short, op):
             raise BadArgumentError(
-                f"{name}: {op} of {dtype} does not exist; docs/values.md has the table of what does", code="bad_argument"
+                f"{name}: {op} of {dtype} does not exist; docs/values.md has the table of what does",
+                code="bad_argument",
             )
         if op is not None and name in ("reduce", "psum_scatter"):
             keys["op"] = op
@@ -267,7 +279,9 @@ class RawCalls:
 
 def _refuse_stream(name: str, stream: Any) -> None:
     if stream is not None:
-        raise UnavailableError(f"{name}: streams belong to accelerators; host buffers take stream=None", code="unavailable")
+        raise UnavailableError(
+            f"{name}: streams belong to accelerators; host buffers take stream=None", code="unavailable"
+        )
 
 
 def _result_shape(operation: Operation, size: int) -> tuple[int, ...] | None:
@@ -296,5 +310,7 @@ def _as_array(buffer: Any, name: str) -> np.ndarray:
             try:
                 return np.ascontiguousarray(np.asarray(buffer))  # dtypes DLPack cannot name, e.g. JAX's bfloat16
             except Exception:
-                raise UnavailableError(f"{name}: this buffer is not in host memory: {why}", code="unavailable") from None
+                raise UnavailableError(
+                    f"{name}: this buffer is not in host memory: {why}", code="unavailable"
+                ) from None
     return np.ascontiguousarray(np.asarray(buffer))

@@ -98,7 +98,18 @@ class World:
     def _lone_member(self, platform: str) -> Member:
         import socket
 
-        return Member(0, 0, socket.gethostname(), host_identity(), os.getpid(), self.local_count, platform, "", "", self.options.agreed())
+        return Member(
+            0,
+            0,
+            socket.gethostname(),
+            host_identity(),
+            os.getpid(),
+            self.local_count,
+            platform,
+            "",
+            "",
+            self.options.agreed(),
+        )
 
     def _core_options(self) -> dict[str, float]:
         options = self.options

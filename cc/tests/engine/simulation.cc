@@ -356,8 +356,8 @@ void Simulation::checkVerdicts(int index) {
     if (mine.dead || mine.ever_stopped || is_out || !membership) continue;
     if (!membership->verdict() || !membership->verdict()->confirmed) {
       const std::string own = membership->verdict() ? membership->verdict()->status.message() : "none";
-      fail("rank " + std::to_string(ranks[member]) + " has no confirmed verdict on " + group(index).spec.name + ":\n  " +
-           first->status.message() + "\n  " + own);
+      fail("rank " + std::to_string(ranks[member]) + " has no confirmed verdict on " + group(index).spec.name +
+           ":\n  " + first->status.message() + "\n  " + own);
     }
   }
 }

@@ -84,7 +84,8 @@ TEST_CASE("interfaces named by the user: names, subnets, addresses, in order, wi
   CHECK(must(selectInterfaces("ib0*", machine)).size() == 2);
   CHECK(first("ib0.*") == "10.5.0.3");
   CHECK(first("*th0") == "10.0.0.3");
-  for (const char* spec : {"nosuch0", "et", "eth", "th0", "en*", "10.9.0.0/16", "10.0.0.0/33", "10.0.0.4", "", "10.0.0.0/x"}) {
+  for (const char* spec :
+       {"nosuch0", "et", "eth", "th0", "en*", "10.9.0.0/16", "10.0.0.0/33", "10.0.0.4", "", "10.0.0.0/x"}) {
     const Status status = selectInterfaces(spec, machine).status();
     CHECK_MESSAGE(status.code() == "no_interface", spec);
     CHECK(contains(status.message(), std::string("no usable interface '") + spec + "'"));

@@ -194,7 +194,8 @@ bool ShmEndpoint::prepareSleep(bool in_operation) {
   if (pulls) return false;
   const uint64_t wanted = roomWanted();
   is_asleep_ = true;
-  mine_.sleeping.store((in_operation ? kWakeForFrames : 0) | (wanted > 0 ? kWakeForRoom : 0), std::memory_order_seq_cst);
+  mine_.sleeping.store((in_operation ? kWakeForFrames : 0) | (wanted > 0 ? kWakeForRoom : 0),
+                       std::memory_order_seq_cst);
   bool has_work = !in_.isEmpty() || in_.isDamaged();
   if (wanted > 0) {
     out_.refresh();

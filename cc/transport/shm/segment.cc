@@ -62,7 +62,7 @@ Result<std::shared_ptr<Segment>> Segment::createShared(uint32_t ring_bytes, Fd& 
 Result<std::shared_ptr<Segment>> Segment::map(const Fd& memory, uint32_t ring_bytes) {
   JHETCC_RETURN_IF_ERROR(checkRingBytes(ring_bytes));
   const uint64_t size = segmentBytes(ring_bytes);
-  struct stat about {};
+  struct stat about{};
   if (fstat(memory.get(), &about) != 0) return systemError(Kind::kResource, "fstat", size);
   const int seals = fcntl(memory.get(), F_GET_SEALS);
   if (static_cast<uint64_t>(about.st_size) != size || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
