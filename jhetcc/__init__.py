@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from jhetcc.world import Communicator as Communicator
     from jhetcc.world import init as init
 
-_OPS = (
+_OPS: tuple[str, ...] = (
     "all_gather", "all_to_all", "axis_index", "axis_size", "barrier", "broadcast", "export_checks", "gather", "jit", "pbroadcast",
     "pmax", "pmean", "pmin", "ppermute", "pprod", "psum", "psum_invariant", "psum_scatter", "ragged_all_to_all", "recv", "reduce",
     "scatter", "scope", "send", "sendrecv",
 )  # fmt: skip
-_HOME = dict.fromkeys(_OPS, "jhetcc.ops") | dict.fromkeys(("Communicator", "init"), "jhetcc.world")
+_HOME = {name: "jhetcc.ops" for name in _OPS} | {"Communicator": "jhetcc.world", "init": "jhetcc.world"}
 
 __all__ = [
     "AbortedError", "BadArgumentError", "Error", "InternalError", "MismatchError", "NotInitializedError", "OperationTimeoutError",

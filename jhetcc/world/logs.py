@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import cast
 
 from jhetcc import _core
 
@@ -43,7 +44,7 @@ class LogPump:
     @staticmethod
     def _drain() -> None:
         while (line := _core.pop_log_line()) is not None:
-            level, topic, text, repeats = line
+            level, topic, text, repeats = cast(tuple[str, str, str, int], line)
             again = f" (said {repeats} times more)" if repeats else ""
             logging.getLogger(f"jhetcc.{topic}").log(_LEVELS.get(level, logging.INFO), "%s%s", text, again)
 

@@ -71,6 +71,7 @@ class Rendezvous:
     def __init__(self, options: config.Options, launch: Launch, secret: bytes | None, timeout: float):
         self.options = options
         self.launch = launch
+        self._coordinator = launch.coordinator or ""  # several processes always have one
         self.incarnation = secrets.randbits(63)
         self._deadline = time.monotonic() + timeout
         self._timeout = timeout
@@ -90,7 +91,7 @@ class Rendezvous:
         """Process 0 listens; an address still held by the job's previous world is asked again until it is free."""
         while True:
             try:
-                self._server = _core.StoreServer(self.launch.coordinator, self._secret, self._identity)
+                self._server = _core.StoreServer(self._coordinator, self._secret, self._identity)
                 return
             except Error as error:
                 if self._left() <= 0 or isinstance(error, BadArgumentError):
@@ -107,10 +108,9 @@ class Rendezvous:
           OperationTimeoutError: names who is missing, and the setting.
           BadArgumentError: a number taken twice, settings that differ, a coordinator others cannot reach.
         """
-        assert self.launch.coordinator is not None
-        refuse_loopback(self.launch.coordinator, self.launch.hosts)
+        refuse_loopback(self._coordinator, self.launch.hosts)
         if self.options.interface:  # a wrong one is told before anybody is waited for
-            _core.choose_local_address(self.launch.coordinator, self.options.interface)
+            _core.choose_local_address(self._coordinator, self.options.interface)
         if self.launch.process_id == 0:
             self._serve()
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
@@ -138,7 +138,7 @@ class Rendezvous:
     def _gather_once(self, ranks: int, platform: str) -> list[Member]:
         launch = self.launch
         try:
-            self._client = _core.StoreClient(launch.coordinator, self._secret, self._identity, self._left())
+            self._client = _core.StoreClient(self._coordinator, self._secret, self._identity, self._left())
         except OperationTimeoutError as error:
             raise OperationTimeoutError(
                 f"process {launch.process_id} of {launch.num_processes} found no coordinator at {launch.coordinator} within "
@@ -194,7 +194,7 @@ class Rendezvous:
         value = self._client.try_get(key, _CALL_SECONDS)
         if value is None:
             raise PeerLostError(
-                f"the coordinator at {self.launch.coordinator} forgot {key}", code="store_gone", scope="process"
+                f"the coordinator at {self._coordinator} forgot {key}", code="store_gone", scope="process"
             )
         return value
 
@@ -245,7 +245,7 @@ class Rendezvous:
         )
 
     def _check(self, me: Member, members: list[Member]) -> None:
-        refuse_loopback(self.launch.coordinator, [member.host_key for member in members])
+        refuse_loopback(self._coordinator, [member.host_key for member in members])
         for member in members:
             difference = config.difference(me.agreed, member.agreed)
             if difference:
