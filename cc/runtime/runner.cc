@@ -23,6 +23,12 @@ inline void pause() {
 #endif
 }
 
+void giveWay(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  sched_yield();
+  lock.lock();
+}
+
 // Signals belong to the Python threads.
 void blockSignals() {
   sigset_t all;
@@ -150,9 +156,7 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
     const int64_t now = clock_.nowNs();
     if (moved) last_moved = now;
     if (wanting_.load(std::memory_order_relaxed) > 0) {
-      lock.unlock();
-      sched_yield();
-      lock.lock();
+      giveWay(lock);
     }
     const int64_t idle = now - last_moved;
     if (helping) {
@@ -169,9 +173,7 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
     }
     if (idle <= options_.spin_ns) continue;
     if (idle <= options_.spin_ns + options_.yield_ns) {
-      lock.unlock();
-      sched_yield();
-      lock.lock();
+      giveWay(lock);
     } else {
       sleeping_watchers_.fetch_add(1);
       // Another rank's thread delivers without this lock: it saw the count above, or the word is there now.
@@ -225,9 +227,7 @@ void Runner::progressThread() {
     const int64_t now = clock_.nowNs();
     if (moved) last_moved = now;
     if (wanting_.load(std::memory_order_relaxed) > 0) {
-      lock.unlock();
-      sched_yield();
-      lock.lock();
+      giveWay(lock);
       continue;
     }
     if (moved) continue;
@@ -236,9 +236,7 @@ void Runner::progressThread() {
     if (busy && idle <= options_.spin_ns) {
       pause();
     } else if (busy && idle <= options_.spin_ns + options_.yield_ns) {
-      lock.unlock();
-      sched_yield();
-      lock.lock();
+      giveWay(lock);
     } else {
       sleep(lock, busy, busy ? kInterruptCheckNs : kSleepMaxNs);
       if (!busy) last_moved = clock_.nowNs();
