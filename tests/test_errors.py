@@ -11,8 +11,14 @@ PREFIX = "Error dispatching computation: "
 
 
 def test_prefixes_of_xla_go():
-    for before in ("", "UNAVAILABLE: ", "INTERNAL: " + PREFIX, "INTERNAL: " + PREFIX * 3, "INTERNAL: something; " + PREFIX):
-        error = error_of(RuntimeError(f"{before}peer lost on \"world\": X_Y: why{MARK}"))
+    for before in (
+        "",
+        "UNAVAILABLE: ",
+        "INTERNAL: " + PREFIX,
+        "INTERNAL: " + PREFIX * 3,
+        "INTERNAL: something; " + PREFIX,
+    ):
+        error = error_of(RuntimeError(f'{before}peer lost on "world": X_Y: why{MARK}'))
         assert isinstance(error, PeerLostError)
         assert str(error) == 'peer lost on "world": X_Y: why'
         assert (error.code, error.scope, error.ranks) == ("peer_lost", "communicator", (1, 2))

@@ -22,6 +22,7 @@ __all__ = ["Member", "Rendezvous", "host_identity"]
 _log = logging.getLogger("jhetcc")
 _COUNTDOWN_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_SEEN_SECONDS = 1.0
 _CALL_SECONDS = 10.0
 _LIMITS_DIFFER_SECONDS = 1.0
 
@@ -80,6 +81,7 @@ class Rendezvous:
         self._identity = _core.Identity(job, launch.process_id, self.incarnation)
         self.acceptors: list[Any] = []
         self._me: Member | None = None
+        self._is_complete = False
 
     def _left(self) -> float:
         return max(self._deadline - time.monotonic(), 0.0)
@@ -294,6 +296,9 @@ class Rendezvous:
         """Returns when every process has all its endpoints: from then on operations may start."""
         self._client.set_if_absent(f"ready/{self.launch.process_id}", "1", _CALL_SECONDS)
         self._wait_for("ready", "did not finish connecting")
+        with contextlib.suppress(PeerLostError):  # process 0 is gone again: who needs it hears so from its connection
+            self._client.set_if_absent(f"seen/{self.launch.process_id}", "1", _CALL_SECONDS)
+        self._is_complete = True
         self.acceptors.clear()
 
     def fail(self, why: BaseException) -> None:
@@ -304,7 +309,18 @@ class Rendezvous:
                 told = {"code": why.code if isinstance(why, Error) else "", "text": text}
                 self._client.set_if_absent("failed", json.dumps(told), _CALL_SECONDS)
 
+    def _wait_until_seen(self) -> None:
+        """Keeps the store until all processes have read there that the job is complete: process 0 may close at once."""
+        until = time.monotonic() + _SEEN_SECONDS
+        with contextlib.suppress(Error):
+            while time.monotonic() < until:
+                if len(self._client.list("seen/", _CALL_SECONDS)) == self.launch.num_processes:
+                    return
+                time.sleep(_POLL_SECONDS)
+
     def close(self) -> None:
+        if self._server is not None and self._is_complete:
+            self._wait_until_seen()
         self.acceptors.clear()
         self._client = None
         self._server = None

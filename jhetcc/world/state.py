@@ -63,7 +63,8 @@ def communicator(name: str) -> Communicator:
         return found
     if _world is None:
         raise NotInitializedError(
-            f"operation on axis {name!r} before jhetcc.init(): call comm = jhetcc.init() once, at the start of the program",
+            f"operation on axis {name!r} before jhetcc.init() or after close(): call comm = jhetcc.init() once, at the start of the "
+            "program",
             code="not_initialized",
             scope="process",
         )

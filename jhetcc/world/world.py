@@ -62,9 +62,7 @@ class World:
         except BaseException as why:
             if self.rendezvous is not None:
                 self.rendezvous.fail(why)
-                self.rendezvous.close()
-            if self.process is not None:
-                self.process.close(0.0)
+            self._end(0.0)
             raise
 
     def _meet(self, platform: str) -> None:
@@ -177,15 +175,25 @@ class World:
         if not self.is_open:
             raise AbortedError("jhetcc was closed in this process; call init() again", code="closed", scope="process")
 
-    def close(self) -> None:
-        """Says goodbye and ends every thread, within ``close_timeout``. Again is harmless."""
-        if not self.is_open or os.getpid() != self._pid:
-            return
+    def close(self, *, at_exit: bool = False) -> None:
+        """Says goodbye and ends every thread, within ``close_timeout``. Again is harmless.
+
+        Args:
+          at_exit: the interpreter is going down: a daemon thread that was in the core stays there, and nobody waits for it.
+        """
+        if self.is_open and os.getpid() == self._pid:
+            self._end(self.options.close_timeout, at_exit)
+
+    def _end(self, timeout: float, at_exit: bool = False) -> None:
+        """Undoes what was made so far; after a failed ``init()`` too, so that another one can follow."""
         self.is_open = False
-        _core.set_ffi_process(None)
-        state.set_current(None)
-        self.process.close(self.options.close_timeout)
-        self.planner.close()
+        if state.current() is self:
+            _core.set_ffi_process(None)
+            state.set_current(None)
+        if self.process is not None:
+            self.process.close(timeout)
+        if self.planner is not None:
+            self.planner.close(wait=not at_exit)
         if self.rendezvous is not None:
             self.rendezvous.close()
         if self._logs is not None:
@@ -313,4 +321,4 @@ def _close_at_exit() -> None:
     world = state.current()
     if world is not None:
         _log.debug("the world was still open at exit; closing it")
-        world.close()
+        world.close(at_exit=True)
