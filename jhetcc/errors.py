@@ -114,11 +114,17 @@ _BY_KIND = {
     )
 }
 
-# Errors cross XLA as text; the core ends every message with this mark.
-_MARK = re.compile(
-    r"(?s)(?:^[A-Z_]+: )?(?:.*?Error dispatching computation: )*(.*?)"
-    r" \[jhetcc kind=([a-z ]+); scope=([a-z]+); code=([a-z_]+); ranks=([0-9,]*)\]"
-)
+# Errors cross XLA as text; the core ends every message with this mark. A failed array that goes into further programs gets
+# one more of XLA's prefixes from each, so there may be thousands: what looks for them must be linear in the text.
+_MARK = re.compile(r" \[jhetcc kind=([a-z ]+); scope=([a-z]+); code=([a-z_]+); ranks=([0-9,]*)\]")
+_STATUS = re.compile(r"[A-Z_]+: ")
+_DISPATCHING = "Error dispatching computation: "
+
+
+def _message(text: str) -> str:
+    """What stood before the mark, without XLA's prefixes."""
+    status = _STATUS.match(text)
+    return text[status.end() if status else 0 :].rpartition(_DISPATCHING)[2]
 
 
 def make(kind: str, message: str, *, code: str, scope: str, ranks: tuple[int, ...] = ()) -> Error:
@@ -149,9 +155,11 @@ def error_of(exception: BaseException) -> Error | None:
         seen.add(id(current))
         if isinstance(current, Error):
             return current
-        found = _MARK.search(str(current))
+        text = str(current)
+        found = _MARK.search(text)
         if found:
-            message, kind, scope, code, ranks = found.groups()
+            kind, scope, code, ranks = found.groups()
+            message = _message(text[: found.start()])
             numbers = tuple(int(rank) for rank in ranks.split(",") if rank)
             return make(kind, message, code=code, scope=scope, ranks=numbers)
         current = current.__cause__ or current.__context__

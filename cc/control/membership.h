@@ -64,7 +64,8 @@ class Membership {
   /// Local evidence. `suspects`: indexes thought lost. The first evidence starts the abort; later evidence is merged.
   /// Codes of causes with a text of their own: peer_lost, left, operation_timeout, mismatch, wait_cycle, aborted; any
   /// other is a failure of this member. Of several causes the one nearer to the root names the verdict, in the order
-  /// mismatch, wait_cycle, aborted, failure, peer_lost, left, operation_timeout.
+  /// mismatch, wait_cycle, aborted, failure, peer_lost, left, operation_timeout,
+  /// offer_revoked (a symptom of another's cause).
   void suspect(const Status& cause, const std::vector<int32_t>& suspects, int64_t now_ns);
   /// A peer's connection is gone (with the exact text). While nothing needs it this only marks the peer.
   void peerGone(int member, const Status& why, int64_t now_ns);

@@ -342,6 +342,9 @@ std::string ranksText(std::vector<int32_t> ranks) {
 int causeOrder(const Status& cause) {
   static const char* const kCodes[] = {"mismatch",  "wait_cycle", "aborted",          "",
                                        "peer_lost", "left",       "operation_timeout"};
+  // Offers are withdrawn where a rank gives up an operation: whatever made it do so is the cause, and this a symptom.
+  constexpr int kSymptom = 7;
+  if (cause.code() == "offer_revoked") return kSymptom;
   constexpr int kOther = 3;
   for (int i = 0; i < static_cast<int>(std::size(kCodes)); ++i) {
     if (cause.code() == kCodes[i]) return i;

@@ -89,11 +89,11 @@ class Planner:
                 failure = f"cannot plan {text} for communicator {name!r}: {why}"
             self._process.answer_plan(name, epoch, text, schedules, failure)
 
-    def close(self) -> None:
-        """Ends the thread; the core's process was closed before, so no request is coming."""
+    def close(self, *, wait: bool = True) -> None:
+        """Ends the thread, and waits for that unless told not to; the core's process was closed before: no request is coming."""
         self._closed.set()
         self._layout_of = lambda name, epoch: (
             None
         )  # the world, and with it its descriptors, goes without the cycle collector
-        if self._thread is not threading.current_thread():
+        if wait and self._thread is not threading.current_thread():
             self._thread.join(timeout=2 * _WAIT_SECONDS)

@@ -300,17 +300,22 @@ def _address(array: np.ndarray | None) -> int:
     return 0 if array is None else array.__array_interface__["data"][0]
 
 
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    """``np.ascontiguousarray`` that leaves a scalar its shape ()."""
+    return np.ascontiguousarray(array) if array.ndim else array.copy()
+
+
 def _as_array(buffer: Any, name: str) -> np.ndarray:
     if isinstance(buffer, np.ndarray):
-        return np.ascontiguousarray(buffer) if buffer.ndim else buffer.copy()
+        return _contiguous(buffer)
     if hasattr(buffer, "__dlpack__"):
         try:
-            return np.ascontiguousarray(np.from_dlpack(buffer))
+            return _contiguous(np.from_dlpack(buffer))
         except (BufferError, RuntimeError, TypeError) as why:
             try:
-                return np.ascontiguousarray(np.asarray(buffer))  # dtypes DLPack cannot name, e.g. JAX's bfloat16
+                return _contiguous(np.asarray(buffer))  # dtypes DLPack cannot name, e.g. JAX's bfloat16
             except Exception:
                 raise UnavailableError(
                     f"{name}: this buffer is not in host memory: {why}", code="unavailable"
                 ) from None
-    return np.ascontiguousarray(np.asarray(buffer))
+    return _contiguous(np.asarray(buffer))

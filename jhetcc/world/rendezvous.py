@@ -306,7 +306,8 @@ class Rendezvous:
         """Returns when every process has all its endpoints: from then on operations may start."""
         self._client.set_if_absent(f"ready/{self.launch.process_id}", "1", _CALL_SECONDS)
         self._wait_for("ready", "did not finish connecting")
-        self._client.set_if_absent(f"gone on/{self.launch.process_id}", "1", _CALL_SECONDS)
+        with contextlib.suppress(PeerLostError):  # process 0 is gone again: who needs it hears so from its connection
+            self._client.set_if_absent(f"gone on/{self.launch.process_id}", "1", _CALL_SECONDS)
         self._has_finished = True
         self.acceptors.clear()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from jhetcc.errors import AbortedError, NotInitializedError
+from jhetcc.errors import AbortedError, BadArgumentError, NotInitializedError
 
 if TYPE_CHECKING:
     from jhetcc.world.communicator import Communicator
@@ -17,6 +17,7 @@ __all__ = ["communicator", "current", "forget", "names", "register", "set_curren
 _lock = threading.Lock()
 _world: World | None = None
 _communicators: dict[str, Communicator] = {}
+_closed: set[str] = set()  # names of this world that were closed, for messages
 
 
 def current() -> World | None:
@@ -30,16 +31,19 @@ def set_current(world: World | None) -> None:
         _world = world
         if world is None:
             _communicators.clear()
+            _closed.clear()
 
 
 def register(communicator: Communicator) -> None:
     with _lock:
         _communicators[communicator.name] = communicator
+        _closed.discard(communicator.name)
 
 
 def forget(name: str) -> None:
     with _lock:
-        _communicators.pop(name, None)
+        if _communicators.pop(name, None) is not None:
+            _closed.add(name)
 
 
 def names() -> tuple[str, ...]:
@@ -51,20 +55,24 @@ def communicator(name: str) -> Communicator:
 
     Raises:
       NotInitializedError: ``jhetcc.init()`` was not called, or the world was closed.
-      AbortedError: there is a world, but no communicator of this name.
+      AbortedError: the communicator was closed.
+      BadArgumentError: there was never a communicator of this name.
     """
     found = _communicators.get(name)
     if found is not None:
         return found
     if _world is None:
         raise NotInitializedError(
-            f"operation on axis {name!r} before jhetcc.init(): call comm = jhetcc.init() once, at the start of the program",
+            f"operation on axis {name!r} before jhetcc.init() or after close(): call comm = jhetcc.init() once, at the start of the "
+            "program",
             code="not_initialized",
             scope="process",
         )
-    raise AbortedError(
-        f"no communicator named {name!r} in this process (there are: {', '.join(sorted(_communicators))}): "
-        "it was closed, or split() has not made it",
-        code="closed",
-        scope="communicator",
+    here = f"this process has {', '.join(map(repr, sorted(_communicators)))}"
+    if name in _closed:
+        raise AbortedError(f"communicator {name!r} was closed; {here}", code="closed", scope="communicator")
+    raise BadArgumentError(
+        f"no axis or communicator {name!r}: {here}, split() makes more, and an axis of a local mesh belongs to jax.lax or into a "
+        "tuple with 'islands', inside the shard_map that binds it",
+        code="axis_name",
     )

@@ -146,6 +146,7 @@ class World:
 
     def replace(self, old: Communicator, world_ranks: tuple[int, ...], epoch: int) -> Communicator:
         """The shrunk successor of a communicator; programs traced for the old size are forgotten."""
+        _drain(old.devices)
         self.process.destroy_communicator(old.name)
         state.forget(old.name)
         _forget_traces()
@@ -186,25 +187,38 @@ class World:
         if not self.is_open:
             raise AbortedError("jhetcc was closed in this process; call init() again", code="closed", scope="process")
 
-    def close(self) -> None:
-        """Says goodbye and ends every thread, within ``close_timeout``. Again is harmless."""
-        if not self.is_open or os.getpid() != self._pid:
-            return
-        _core.set_ffi_process(None)
-        self._end(self.options.close_timeout)
+    def close(self, *, at_exit: bool = False) -> None:
+        """Says goodbye and ends every thread, within ``close_timeout``. Again is harmless.
 
-    def _end(self, timeout: float) -> None:
-        """Ends what was begun, all of it or a part. A thread of ours that outlived the interpreter would kill the process."""
+        Args:
+          at_exit: the interpreter is going down: a daemon thread that was in the core stays there, and nobody waits for it.
+        """
+        if self.is_open and os.getpid() == self._pid:
+            self._end(self.options.close_timeout, at_exit)
+
+    def _end(self, timeout: float, at_exit: bool = False) -> None:
+        """Undoes what was made so far; after a failed ``init()`` too, so that another one can follow."""
         self.is_open = False
-        state.set_current(None)
+        if state.current() is self:
+            _core.set_ffi_process(None)
+            state.set_current(None)
         if self.process is not None:
             self.process.close(timeout)
         if self.planner is not None:
-            self.planner.close()
+            self.planner.close(wait=not at_exit)
         if self.rendezvous is not None:
             self.rendezvous.close()
         if self._logs is not None:
             self._logs.close()
+
+
+def _drain(devices: tuple[Any, ...]) -> None:
+    """Lets programs dispatched before a shrink fail on the old communicator: a device runs its programs in order."""
+    if devices:
+        import jax
+
+        for device in devices:
+            jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.device_put(0, device)))
 
 
 def _forget_traces() -> None:
@@ -328,4 +342,4 @@ def _close_at_exit() -> None:
     world = state.current()
     if world is not None:
         _log.debug("the world was still open at exit; closing it")
-        world.close()
+        world.close(at_exit=True)

@@ -7,7 +7,7 @@ import pytest
 
 import jhetcc
 from jhetcc.errors import AbortedError, BadArgumentError, UnavailableError
-from jhetcc.world import raw
+from jhetcc.world import raw, state
 
 
 @pytest.fixture
@@ -124,3 +124,19 @@ def test_calls_kept_ready_are_bounded(comm, monkeypatch):
     for length in range(40):
         assert comm.all_reduce(np.ones(length)).shape == (length,)
         assert len(comm._ready) <= 8
+
+
+def test_scalars_keep_their_shape(comm):
+    for scalar in (np.array(3.0), np.float32(3), 3.0, 3, True):
+        result = comm.all_reduce(scalar)
+        assert result.shape == () and result == scalar
+
+
+def test_an_axis_that_never_was_is_not_called_closed(comm):
+    comm.split(0, name="half").close()
+    with pytest.raises(AbortedError, match="'half' was closed") as caught:
+        state.communicator("half")
+    assert caught.value.code == "closed"
+    with pytest.raises(BadArgumentError, match="no axis or communicator 'wrold': this process has .*'world'") as caught:
+        state.communicator("wrold")
+    assert caught.value.code == "axis_name"

@@ -233,3 +233,11 @@ TEST_CASE("the longest texts fit into a message") {
   CHECK(verdictOf(network, 0).status.message().size() <= kVerdictBytesMax);
   CHECK(network.longest <= kMessageBytesMax);
 }
+
+TEST_CASE("a withdrawn offer is a symptom: any other cause is nearer to the root") {
+  const Status symptom(Kind::kAborted, Scope::kCall, "offer_revoked", "the peer withdrew the offer");
+  for (const char* code : {"mismatch", "wait_cycle", "aborted", "socket", "peer_lost", "left", "operation_timeout"}) {
+    CAPTURE(code);
+    CHECK(causeOrder(Status(Kind::kInternal, Scope::kCall, code, "why")) < causeOrder(symptom));
+  }
+}
