@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools of processes, shared by all tests of a session: starting JAX costs seconds."""
 
+import signal
+
 import pytest
 from processes import Pool
 
@@ -19,3 +21,7 @@ def pools():
     yield pool
     for each in made.values():
         each.close()
+
+
+# A test run in the background of a shell inherits an ignored SIGINT, and so would the processes whose Ctrl-C is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
