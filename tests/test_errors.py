@@ -32,4 +32,4 @@ def test_long_chains_of_programs_are_read_in_linear_time():
         "assert error_of(RuntimeError(chain + 'out of memory')) is None\n"
         f"assert str(error_of(RuntimeError(chain + 'gone' + {MARK!r}))) == 'gone'\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-P", "-c", script], check=True, timeout=60)

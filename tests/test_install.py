@@ -102,7 +102,7 @@ def test_another_jax_is_refused_at_import():
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, env=environment, check=False
+        [sys.executable, "-P", "-c", source], capture_output=True, text=True, timeout=120, env=environment, check=False
     )
     assert done.returncode == 0 and done.stdout.startswith("jax_version jax 0.9.2 is installed"), (
         done.stdout + done.stderr

@@ -88,7 +88,8 @@ print("sum", int(comm.all_reduce(__import__("numpy").array(1))))
 """
 
 FORK_LATER = """
-import jhetcc, numpy
+import jhetcc, numpy, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside threads
 comm = jhetcc.init(devices=1)
 comm.barrier()
 pid = os.fork()

@@ -326,7 +326,7 @@ def python(source, **extra):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JHETCC_")}
     kept |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | extra
     done = subprocess.run(
-        [sys.executable, "-c", source], env=kept, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-P", "-c", source], env=kept, capture_output=True, text=True, timeout=60, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

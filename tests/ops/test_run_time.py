@@ -23,9 +23,8 @@ GROUPINGS = {
 def launch(islands, *arguments, cpus=None):
     """Runs cases as a job; ``cpus``: the only processors it may use."""
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), environment.get("PYTHONPATH", "")])
     pin = f"import os, sys; os.sched_setaffinity(0, {cpus}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    command = [sys.executable, *(["-c", pin] if cpus else []), "-m", "jhetcc", "launch", "--islands", islands]
+    command = [sys.executable, *(["-c", pin] if cpus else []), "-P", "-m", "jhetcc", "launch", "--islands", islands]
     command += ["--timeout", "240", str(HERE / "run_cases.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
     assert done.returncode == 0, f"{islands}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"

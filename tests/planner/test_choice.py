@@ -110,7 +110,7 @@ def test_plans_do_not_depend_on_the_process():
         f"p = plan(Operation.parse({text!r}), Layout((0, 0, 1)));"
         "print(p.hash, *(s.to_bytes().hex() for s in p.expand_all()))"
     )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    other = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     p = plan(Operation.parse(text), Layout((0, 0, 1)))
     assert other.stdout.split() == [str(p.hash), *(s.to_bytes().hex() for s in p.expand_all())]
 
