@@ -189,6 +189,8 @@ void bindProcess(nb::module_& module) {
       .def("shrink", &shrink, "communicator"_a, "timeout"_a)
       .def("status", &status)
       .def("counters", &counters)
+      .def_prop_ro("operations_failed",
+                   [](const Process& process) { return process.counters().get(trace::Counter::kOperationsFailed); })
       .def("records", &records)
       .def(
           "close", [](Process& process, double timeout) { process.close(nanoseconds(timeout)); }, "timeout"_a,

@@ -79,6 +79,7 @@ class Process {
   Runner& runner(size_t slot) { return *runners_[slot]; }
   const Clock& clock() const { return clock_; }
   trace::Trace& trace() { return trace_; }
+  const trace::Counters& counters() const { return trace_.counters; }
   void addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint);
   void startThreads();
 

@@ -80,6 +80,11 @@ class Communicator(RawCalls):
         return _core.raw_call(self._world.process, self.name, text)
 
     # -- health
+    @property
+    def has_ended(self) -> bool:
+        """Whether an error ended this communicator; ``check()`` raises it."""
+        return self._world.is_open and self._world.process.verdict(self.name) is not None
+
     def check(self) -> None:
         """Raises the error that ended this communicator; returns where it is well.
 

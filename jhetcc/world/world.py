@@ -17,7 +17,7 @@ from typing import Any
 from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
 from jhetcc.planner import Layout
-from jhetcc.world import flight, state
+from jhetcc.world import flight, interrupt, state
 from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
@@ -331,6 +331,7 @@ def init(
 
             registration.register()
             _core.set_ffi_process(world.process)
+            interrupt.watch()
         atexit.unregister(_close_at_exit)
         atexit.register(_close_at_exit)
         _log.info("world of %d ranks in %.2f s", len(world._hosts), time.monotonic() - begin)

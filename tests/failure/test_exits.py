@@ -21,6 +21,9 @@ INTERRUPT, KILL = signal.SIGINT, signal.SIGKILL
 
 
 def case_blocked(comm, call):
+    step = jhetcc.jit(lambda x: jhetcc.psum(x) + 1) if call == "jit psum" else jhetcc.psum
+    if "psum" in call:
+        step(value(comm)).block_until_ready()  # so that no compiler is interrupted
     if comm.rank == 1:
         hear()
         comm.check()
@@ -32,16 +35,18 @@ def case_blocked(comm, call):
             comm.recv((3,), np.float32, 1)
         elif call == "barrier":
             comm.barrier()
+        elif "psum" in call:
+            step(value(comm)).block_until_ready()
         else:
             comm.all_reduce(value(comm))
     except KeyboardInterrupt:
         return time.monotonic() - begun
 
 
-@pytest.mark.parametrize("call", ["all_reduce", "recv", "barrier"])
+@pytest.mark.parametrize("call", ["all_reduce", "recv", "barrier", "eager psum", "jit psum"])
 def test_interrupt_of_a_blocked_call(pools, call):
     """C072: KeyboardInterrupt in the main thread, soon; the peer learns that it was interrupted; the process lives."""
-    running = pools(1, 1).start(case_blocked, call)
+    running = pools(1, 1, jax="psum" in call).start(case_blocked, call)
     running.expect(0, word="ready")
     running.linger(0.3)
     running.signal(0, INTERRUPT)
