@@ -11,7 +11,6 @@ import random
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jhetcc import config
-from jhetcc.errors import ResourceError
 from jhetcc.launch import child
 from jhetcc.launch.arguments import Island, Job
 from jhetcc.launch.output import Screen, Stream
+from jhetcc.launch.port import HeldPort
 from jhetcc.world.secret import generate
 
 __all__ = ["run"]
@@ -76,20 +75,6 @@ def run(job: Job, environment: Mapping[str, str] | None = None, *, out: int = 1,
         supervisor.close()
 
 
-def _free_port() -> int:
-    # Above the range from which the system takes ports for outgoing connections, so nobody gets it in between by chance.
-    for port in random.SystemRandom().sample(range(61000, 65536), 64):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise ResourceError(
-        "no free port on 127.0.0.1: 64 ports between 61000 and 65535 were tried", code="no_port", scope="process"
-    )
-
-
 def _secret_descriptor() -> int:
     # An anonymous file: on no command line, in no directory, gone with the last process that holds it.
     descriptor = os.memfd_create("jhetcc-secret")
@@ -119,6 +104,7 @@ class _Supervisor:
         self._signals: list[int] = []
         self._code: int | None = None  # decided by a signal or the timeout
         self._begun = time.monotonic()
+        self._port = HeldPort()  # where process 0 will listen
         self._stages: list[tuple[float, int]] = []  # what is sent to those that still run, and when
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
@@ -133,7 +119,7 @@ class _Supervisor:
         try:
             for name in ("SECRET", "SECRET_FILE"):
                 environment.pop(config.PREFIX + name, None)
-            environment["JHETCC_COORDINATOR"] = f"127.0.0.1:{_free_port()}"
+            environment["JHETCC_COORDINATOR"] = self._port.address
             environment["JHETCC_SECRET_FD"] = str(secret)
             environment["JHETCC_JOB"] = f"launch-{os.getpid()}-{random.SystemRandom().getrandbits(32):08x}"
             for number, island in enumerate(self._job.islands):
@@ -272,6 +258,7 @@ class _Supervisor:
             os.close(process.pidfd)
             for stream in process.streams.values():
                 stream.close()
+        self._port.close()
         self._selector.close()
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old_handlers.items():
