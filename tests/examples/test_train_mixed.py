@@ -26,7 +26,9 @@ def test_a_short_run_passes_its_checks_but_the_loss(tmp_path):
     ]
     words += [str(ROOT / "examples" / "train_mixed.py"), "--steps", "10", "--output", str(picture)]
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False)
-    assert "[0] check passed: gradients and weights bit-identical on 4 ranks at all 10 steps" in done.stdout, done.stderr
+    assert "[0] check passed: gradients and weights bit-identical on 4 ranks at all 10 steps" in done.stdout, (
+        done.stderr
+    )
     assert "[0] check passed: loss within" in done.stdout
     (share,) = re.findall(r"^\[0\] step   10/10 .* communicating and waiting +(\d+)%$", done.stdout, re.MULTILINE)
     assert 0 < int(share) <= 100
