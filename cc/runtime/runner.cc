@@ -147,10 +147,7 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
   int64_t last_moved = begin, last_check = begin;
   for (int count = 1;; ++count) {
     const bool moved = pass();
-    if (ticket->done()) {
-      waited_ns_.fetch_add(clock_.nowNs() - begin, std::memory_order_relaxed);
-      return Outcome::kDone;
-    }
+    if (ticket->done()) return Outcome::kDone;
     if (!moved) pause();
     if (!moved && count % kPassesPerClock != 0) continue;
     const int64_t now = clock_.nowNs();

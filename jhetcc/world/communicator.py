@@ -182,7 +182,27 @@ class Communicator(RawCalls):
 
     # -- insight
     def status(self) -> dict[str, Any]:
-        """What this process is doing: operations, waits, paths, counters. Cheap, callable from any thread."""
+        """What this process is doing: operations, waits, paths, counters. Cheap, callable from any thread.
+
+        Returns:
+          A dictionary: ``name``, ``size`` and ``epoch`` of this communicator; ``ended``, the text of the error that ended it, or None;
+          ``counters`` of this process by name; and ``ranks``, a dictionary for each of its ranks, over all communicators:
+
+          * ``rank``: in the world.
+          * ``seconds_in_operations``: how long at least one operation of this rank was in flight since ``init()``, from its start to its
+            end, whoever waited for it: a call with plain buffers or a compiled program. It contains the time that other ranks were late.
+          * ``operation``, ``communicator``, ``seconds``, ``waiting_for``: the operation in flight, since when, and for which world
+            ranks it waits; None, None, 0.0 and [] where there is none.
+          * ``stale_frames``: messages that came too late to matter.
+          * ``paths``: by world rank of the peer, how the two are connected.
+
+        Example:
+          >>> before = comm.status()["ranks"][0]["seconds_in_operations"]
+          >>> begun = time.perf_counter()
+          >>> jax.block_until_ready(step(batch))
+          >>> inside = comm.status()["ranks"][0]["seconds_in_operations"] - before
+          >>> print(f"in operations {inside / (time.perf_counter() - begun):.0%} of the step")
+        """
         self._world.require_open()
         error = self._verdict_error()
         return {
