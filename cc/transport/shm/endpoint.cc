@@ -46,11 +46,7 @@ Result<bool> ShmEndpoint::send(const FrameHeader& header, const void* payload) {
   }
   const bool is_offer = header.type == FrameType::kOffer;
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
-  if (payload_bytes > kInlineBytesMax) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_frame",
-                  parts_.description + ": inline payload of " + std::to_string(payload_bytes) + " bytes, at most " +
-                      std::to_string(kInlineBytesMax) + " allowed; offer it instead");
-  }
+  if (payload_bytes > kInlineBytesMax) return inlineTooLong(parts_.description, payload_bytes);
   if (is_offer && offers_.isFull()) return false;  // a release wakes us
   uint8_t* place = flushInternal() ? out_.reserve(payload_bytes) : nullptr;
   if (place == nullptr) {

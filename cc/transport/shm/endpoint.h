@@ -27,9 +27,13 @@ struct Parts {
   std::unique_ptr<Bell> bell;
   Reads reads{};
   pid_t peer_pid = 0;
+  std::string names;  ///< of the two places; what `description` begins with
   std::string description;
   const Clock* clock = nullptr;
 };
+
+/// Between two processes. `why_not`: why the peer's memory is not read; empty where it is.
+std::string describe(const std::string& names, pid_t peer_pid, const std::string& why_not);
 
 class ShmEndpoint final : public Endpoint {
  public:
@@ -63,7 +67,7 @@ class ShmEndpoint final : public Endpoint {
     uint64_t fetch;
     uint64_t sent;
   };
-  enum class Pulled : uint8_t { kBytes, kRefused, kPeerGone };
+  enum class Pulled : uint8_t { kBytes, kRefused, kForbidden, kPeerGone };
 
   // endpoint.cc
   void receive(EventSink& sink);
@@ -80,6 +84,7 @@ class ShmEndpoint final : public Endpoint {
   Pulled pullSlice(Fetch& fetch);
   Pulled copyLocal(Fetch& fetch, uint64_t bytes);
   Pulled readPeer(Fetch& fetch, uint64_t bytes);
+  void stopReading(const std::string& why);
   OfferSlot* peerSlot(uint64_t cookie) const;
   void continuePulls(EventSink& sink);
   void serveRequests(EventSink& sink);

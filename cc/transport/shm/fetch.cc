@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "transport/shm/endpoint.h"
 
 namespace jhetcc::transport::shm {
@@ -17,6 +18,9 @@ namespace {
 constexpr uint64_t kSliceBytes = 1 << 20;          // one call reads no more
 constexpr uint64_t kPieceBytes = kInlineBytesMax;  // of a payload through the ring
 constexpr uint64_t kServeBytesPerPoll = 256 * 1024;
+
+/// Whether this error of process_vm_readv is about the right to read, and not about the peer or its memory.
+bool isForbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
 
 }  // namespace
 
@@ -68,16 +72,15 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
   fetch.length = offer.length;
   fetch.address = offer.address;
   fetch.cookie = offer.cookie;
-  if (parts_.reads == Reads::kThroughRing) {
-    fetches_.push_back(fetch);
-    queueInternal(kFetchRequest, offer.cookie, fetch.id);
-    return false;
-  }
-  switch (pullSlice(fetch)) {
+  const Pulled pulled = parts_.reads == Reads::kThroughRing ? Pulled::kForbidden : pullSlice(fetch);
+  switch (pulled) {
     case Pulled::kPeerGone:
       return gone_;
     case Pulled::kRefused:
       fetch.is_refused = true;
+      break;
+    case Pulled::kForbidden:
+      queueInternal(kFetchRequest, fetch.cookie, fetch.id);
       break;
     case Pulled::kBytes:
       if (fetch.done == fetch.length) {
@@ -138,12 +141,30 @@ ShmEndpoint::Pulled ShmEndpoint::readPeer(Fetch& fetch, uint64_t bytes) {
                        slot->cookie.load(std::memory_order_relaxed) == fetch.cookie;
   if (error == 0 && is_open) return Pulled::kBytes;
   if (error != ESRCH && !is_open) return Pulled::kRefused;
+  if (isForbidden(error)) {
+    stopReading(std::string("process_vm_readv: ") + strerror(error));
+    return Pulled::kForbidden;
+  }
   if (gone_.isOk()) {
     gone_ = Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost",
                    parts_.description + ": reading " + std::to_string(bytes) + " bytes of process " +
                        std::to_string(parts_.peer_pid) + ": process_vm_readv: " + strerror(error));
   }
   return Pulled::kPeerGone;
+}
+
+/// The right to read the peer's memory was lost since the two met (a filter, a change of user, dumping switched off):
+/// from here on all payloads take the ring, and fetches under way start again on it.
+void ShmEndpoint::stopReading(const std::string& why) {
+  parts_.reads = Reads::kThroughRing;
+  parts_.description = describe(parts_.names, parts_.peer_pid, why);
+  JHETCC_LOG(kWarn, "transport", parts_.description + ": the right to read its memory was lost; slower, not wrong");
+  for (Fetch& fetch : fetches_) {
+    fetch.done = 0;
+    // Without this an owner that withdrew offers and made new ones could get more requests than it has offers.
+    fetch.is_refused = fetch.is_refused || peerSlot(fetch.cookie) == nullptr;
+    if (!fetch.is_refused) queueInternal(kFetchRequest, fetch.cookie, fetch.id);
+  }
 }
 
 /// One slice of the oldest long fetch, and every refusal that waits to be told.
