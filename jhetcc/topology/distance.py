@@ -86,7 +86,7 @@ def _measure(a: Device | Nic, b: Device | Nic, host: Host) -> tuple[str, str]:
         return "NODE", f"through two host bridges of NUMA node {one}"
     if "cpu" in (getattr(a, "vendor", ""), getattr(b, "vendor", "")) and (a.pci or b.pci):
         return "PHB", f"through the host bridge of NUMA node {one}"
-    return "NODE", f"within NUMA node {one}; no place on PCIe is known for both"
+    return "NODE", f"within NUMA node {one}; the places on PCIe are not known"
 
 
 def _on_one_host_bridge(a: list[str], b: list[str]) -> tuple[str, str]:

@@ -98,17 +98,16 @@ def lay_out(topology: Topology) -> Picture:
     for shape in shapes:
         shape.place(PAD, y, width, nic, boxes, ways)
         y += shape.height + _GAP
-    right = _networks(topology, PAD + width + _GAP, top, y - _GAP, boxes, ways)
-    title = (f"{len(topology.hosts)} host(s), {topology.size} rank(s), {len(topology.clusters)} cluster(s)",)
-    edge = max([right, _width(title), *(box.x + box.width for box in boxes)]) + PAD
-    around = Box(
-        "picture", "", "picture", 0.0, 0.0, edge, max([y, *(box.y + box.height for box in boxes)]) + PAD, title
-    )
+    _networks(topology, PAD + width + _GAP, top, y - _GAP, boxes, ways)
+    title = (f"hosts: {len(topology.hosts)}, ranks: {topology.size}, clusters: {len(topology.clusters)}",)
+    right = max([_width(title), *(box.x + box.width for box in boxes)])
+    bottom = max([top, *(box.y + box.height for box in boxes)])
+    around = Box("picture", "", "picture", 0.0, 0.0, right + PAD, bottom + PAD, title)
     return Picture((around, *boxes), tuple(ways))
 
 
-def _networks(topology: Topology, x: float, top: float, bottom: float, boxes: list[Box], ways: list[Way]) -> float:
-    """A bar for each network, joined with its NICs; returns the right edge."""
+def _networks(topology: Topology, x: float, top: float, bottom: float, boxes: list[Box], ways: list[Way]) -> None:
+    """A bar for each network, joined with its NICs."""
     at = {box.key: box for box in boxes if box.kind == "nic"}
     for network in dict.fromkeys(nic.network for host in topology.hosts for nic in host.nics):
         bar = Box(f"network {network}", "picture", "network", x, top, _width([network]), bottom - top, (network,))
@@ -120,7 +119,6 @@ def _networks(topology: Topology, x: float, top: float, bottom: float, boxes: li
                     ways.append(Way(f"{box.key} to {bar.key}", "path", ((box.x + box.width, y), (x, y))))
         boxes.append(bar)
         x += bar.width + _GAP
-    return x
 
 
 class _HostShape:
@@ -249,4 +247,6 @@ def _uses(topology: Topology, host: Host) -> list[_Use]:
 
 def _nic_lines(nic: Nic) -> tuple[str, ...]:
     rate = f"{nic.gbit_per_s:g} Gbit/s" if nic.gbit_per_s else "rate unknown"
-    return tuple(filter(None, (nic.name, rate if nic.is_up else "down", nic.rdma, nic.address)))
+    return tuple(
+        filter(None, (nic.name, rate if nic.is_up else "down", nic.rdma * (nic.rdma != nic.name), nic.address))
+    )
