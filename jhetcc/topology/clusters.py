@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jhetcc.errors import BadArgumentError
-from jhetcc.topology.values import Cluster
+from jhetcc.topology.values import NAME, Cluster
 
 __all__ = ["LIBRARIES", "Identity", "form_clusters"]
 
@@ -42,9 +43,8 @@ class Identity:
         """Name of its cluster."""
         if self.label:
             return self.label
-        return "-".join(
-            [self.vendor, *([self.library] if self.library != "none" else []), *filter(None, [self.version])]
-        )
+        parts = [self.vendor, "" if self.library == "none" else self.library, self.version]
+        return re.sub("[^A-Za-z0-9_.:@+-]", "-", "-".join(filter(None, parts)))[:64]
 
     @property
     def kind(self) -> tuple[str, str, str]:
@@ -70,6 +70,13 @@ def form_clusters(identities: Sequence[Identity]) -> tuple[Cluster, ...]:
     """
     found: dict[str, list[int]] = {}
     for rank, identity in enumerate(identities):
+        if not NAME.fullmatch(identity.cluster):
+            raise BadArgumentError(
+                f"rank {rank}: JHETCC_CLUSTER={identity.label!r} is no name of a cluster: write 1 to 64 letters, digits and _ . : @ + -",
+                code="cluster_label",
+                scope="process",
+                ranks=(rank,),
+            )
         found.setdefault(identity.cluster, []).append(rank)
     for name, ranks in found.items():
         if len({identities[rank].kind for rank in ranks}) > 1:

@@ -91,7 +91,11 @@ def lay_out(topology: Topology) -> Picture:
         boxes.append(Box(f"key {index}", "picture", "key", PAD, y, _width(lines), _height(lines), lines, index))
         y += _height(lines) + PAD
     top = y
-    shapes = [_HostShape(topology, host) for host in topology.hosts]
+    ranks: dict[str, dict[str, int]] = {host.name: {} for host in topology.hosts}
+    for rank, place in enumerate(topology.ranks):
+        ranks[place.host][place.device] = rank
+    uses = _uses(topology)
+    shapes = [_HostShape(topology, host, ranks[host.name], uses[host.name]) for host in topology.hosts]
     left = max((shape.left for shape in shapes), default=0.0)
     nic = max((shape.nic for shape in shapes), default=0.0)
     width = max([_width([host.name]) for host in topology.hosts] + [PAD + left + nic + PAD])
@@ -124,10 +128,10 @@ def _networks(topology: Topology, x: float, top: float, bottom: float, boxes: li
 class _HostShape:
     """One host: measured first, then placed."""
 
-    def __init__(self, topology: Topology, host: Host):
+    def __init__(self, topology: Topology, host: Host, ranks: dict[str, int], uses: list[_Use]):
         self._host = host
-        self._ranks = {p.device: k for k, p in enumerate(topology.ranks) if p.host == host.name}
-        self._uses = _uses(topology, host)
+        self._ranks = ranks
+        self._uses = uses
         self._is_border = len(topology.clusters) > 1
         self._groups: dict[int | None, list[Device]] = {}
         for device in host.devices:
@@ -237,12 +241,16 @@ class _Counter:
         return self._coordinate(self._given - 1)
 
 
-def _uses(topology: Topology, host: Host) -> list[_Use]:
-    """Border ranks and their NICs; in a topology of one cluster, every device and its NIC."""
-    if len(topology.clusters) > 1:
-        mine = [border for border in borders(topology) if topology.ranks[border.rank].host == host.name]
-        return [_Use(topology.ranks[border.rank].device, border.nic, border.distance) for border in mine]
-    return [_Use(choice.device, choice.nic, choice.distance) for choice in choose_nics(host) if choice.nic]
+def _uses(topology: Topology) -> dict[str, list[_Use]]:
+    """By host: border ranks and their NICs; in a topology of one cluster, every device and its NIC."""
+    found: dict[str, list[_Use]] = {host.name: [] for host in topology.hosts}
+    for border in borders(topology):
+        place = topology.ranks[border.rank]
+        found[place.host].append(_Use(place.device, border.nic, border.distance))
+    if len(topology.clusters) < 2:
+        for host in topology.hosts:
+            found[host.name] = [_Use(c.device, c.nic, c.distance) for c in choose_nics(host) if c.nic]
+    return found
 
 
 def _nic_lines(nic: Nic) -> tuple[str, ...]:

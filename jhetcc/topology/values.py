@@ -6,6 +6,7 @@ A ``Topology`` that can be made is consistent: names are unique, nothing points 
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from functools import cached_property
 from jhetcc.errors import BadArgumentError
 
 __all__ = [
+    "NAME",
     "RANKS_MAX",
     "Cluster",
     "Device",
@@ -30,7 +32,7 @@ __all__ = [
 ]
 
 RANKS_MAX = 65536
-_NAME = re.compile(r"[A-Za-z0-9_.:@+-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.:@+-]{1,64}")
 _PCI = re.compile(r"[A-Za-z0-9_.:-]{1,32}(/[A-Za-z0-9_.:-]{1,32}){1,32}")
 
 
@@ -246,7 +248,7 @@ class Topology:
 def _unique(where: str, names: Iterable[str]) -> None:
     seen = set()
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise bad(where, f"{name!r} is no name: 1 to 64 letters, digits and _ . : @ + -")
         if name in seen:
             raise bad(where, f"{name!r} occurs twice")
@@ -284,6 +286,11 @@ def _check_part(where: str, part: Device | Nic, sockets: list[int]) -> None:
         _positive(where, "memory_bytes", part.memory_bytes)
         return
     _unique(f"{where}, network", (part.network,))
+    _unique(f"{where}, rdma", (part.rdma,) if part.rdma else ())
+    try:
+        ipaddress.ip_address(part.address or "::")
+    except ValueError:
+        raise bad(where, f"address {part.address!r} is no IP address") from None
     _positive(where, "gbit_per_s", part.gbit_per_s)
     if part.kind not in ("ethernet", "infiniband", "virtual"):
         raise bad(where, f"kind {part.kind!r} is none of ethernet, infiniband, virtual")
@@ -316,6 +323,7 @@ def _check_clusters(topology: Topology) -> None:
     home: dict[int, str] = {}
     for cluster in topology.clusters:
         where = f"cluster {cluster.name!r}"
+        _unique(f"{where}, library", (cluster.library,))
         if not cluster.ranks or list(cluster.ranks) != sorted(set(cluster.ranks)):
             raise bad(where, f"its ranks are {list(cluster.ranks[:16])}; write each once, ascending, one at least")
         for rank in cluster.ranks:

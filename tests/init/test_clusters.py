@@ -27,19 +27,22 @@ def case_labelled(labels):
 def case_other_library(versions):
     """One label for all, but processes whose vendor's library differs."""
     me = here()["process_id"]
-    kept = rendezvous.cluster_fields
+    kept, planner = rendezvous.cluster_fields, world.Planner
 
     def fields(platform, options):
         return kept(platform, options) | {"library": "oneccl", "version": versions[me]}
 
     os.environ["JHETCC_CLUSTER"] = "left"
     rendezvous.cluster_fields = world.cluster_fields = fields
+    if len(set(versions)) > 1:
+        world.Planner = None  # a refusal comes before anything is made
     try:
         comm = jhetcc.init(**here(), timeout=30)
         comm.close()
         return comm.clusters
     finally:
         rendezvous.cluster_fields = world.cluster_fields = kept
+        world.Planner = planner
 
 
 def cpus(name, *ranks):

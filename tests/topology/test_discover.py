@@ -164,6 +164,14 @@ def test_a_bridge_below_a_bridge_of_another_domain(tmp_path):
     assert device.pci == "pci0000:00/0000:00:0e.0/10000:e0:01.0/10000:e1:00.0"
 
 
+def test_devices_are_in_the_order_of_their_hexadecimal_addresses(tmp_path):
+    tree = Tree(tmp_path)
+    for bus in ("9a", "17", "b1", "1a"):
+        tree.function(f"pci0000:{bus}/0000:{bus}:00.0", "0x10de", "0x030200")
+    found = sysfs.accelerators(tree.root, (), [])
+    assert [device.pci[5 + 3 :][:2] for device in found] == ["17", "1a", "9a", "b1"]
+
+
 def test_xgmi(tmp_path):
     tree = Tree(tmp_path)
     for bus in (0x63, 0x64, 0x65):
@@ -330,11 +338,17 @@ def test_pyroute2(tmp_path):
     tree = Tree(tmp_path)
     for k, name in enumerate(("eth0", "eth1", "eth2")):
         tree.interface(name, tree.function(f"pci0000:00/0000:00:0{k}.0", "0x1af4", "0x020000"))
-    addresses = [(0, 10, 253, "fe80::1"), (0, 10, 0, "fd00::2"), (0, 2, 0, "10.0.0.1"), (1, 10, 253, "fe80::2")]
+    addresses = [
+        (0, 10, 253, "fe80::1"),
+        (0, 2, 253, "169.254.0.1"),
+        (0, 10, 0, "2001:db8::2"),
+        (0, 2, 0, "203.0.113.1"),
+        (1, 10, 253, "fe80::2"),
+    ]
     lib = pyroute2([("eth0", "UP"), ("eth1", "DOWN")], addresses, {"eth0": 25000})
     found = discover(tree.root, [], load=only(pyroute2=lib))
     assert [(n.name, n.address, n.gbit_per_s, n.is_up) for n in found.hosts[0].nics] == [
-        ("eth0", "10.0.0.1", 25.0, True),
+        ("eth0", "203.0.113.1", 25.0, True),
         ("eth1", "fe80::2", None, False),
         ("eth2", "", None, True),
     ]

@@ -91,6 +91,8 @@ DEVICE, NIC = ("hosts", 0, "devices", 0), ("hosts", 0, "nics", 0)
         (changed([*DEVICE, "memory_bytes"], 0), "memory_bytes is 0"),
         (changed([*DEVICE, "name"], "gpu[0-99999]"), "too long"),
         (changed([*DEVICE, "name"], "gpu[3-0]"), "is empty"),
+        (changed([*DEVICE, "name"], "gpu[0-1]"), "the range [4-7] has 4 numbers, that of the name 2"),
+        (changed([*DEVICE, "name"], "gpu0"), "the range [4-7] has 4 numbers, that of the name 1"),
         (changed([*DEVICE, "name"], "gpu[0-7]"), "the range [4-7] has 4 numbers, that of the name 8"),
         (changed(DEVICE, {"name": "gpu0"}), "lacks 'vendor'"),
         (changed([*NIC, "gbit_per_s"], "fast"), "gbit_per_s is a string, not a number"),
@@ -156,6 +158,7 @@ pci = st.one_of(
     st.just(""), st.lists(st.sampled_from(["rc0", "a", "0000:17:00.0"]), min_size=2, max_size=5).map("/".join)
 )
 rates = st.one_of(st.none(), st.floats(1e-3, 1e6))
+addresses = st.just("") | st.ip_addresses().map(str)
 sockets = st.one_of(st.none(), st.integers(0, 3))
 texts = st.text(max_size=8)
 
@@ -173,7 +176,14 @@ def topologies(draw):
         kinds = st.sampled_from(["ethernet", "infiniband", "virtual"])
         nics = tuple(
             topo.Nic(
-                part, draw(kinds), draw(texts), draw(sockets), draw(pci), draw(rates), draw(texts), draw(st.booleans())
+                part,
+                draw(kinds),
+                draw(names),
+                draw(sockets),
+                draw(pci),
+                draw(rates),
+                draw(addresses),
+                draw(st.booleans()),
             )
             for part in parts[cut:]
         )

@@ -10,7 +10,9 @@ import pytest
 from trees import server
 
 from jhetcc import topology as topo
-from jhetcc.topology.layout import CHARACTER, FONT
+from jhetcc.topology import layout
+from jhetcc.topology import picture as picture_module
+from jhetcc.topology.layout import CHARACTER, FONT, Box
 
 SVG = "{http://www.w3.org/2000/svg}"
 EIGHT = '{"jhetcc_topology": 1, "hosts": [{"name": "%s", "devices": [{"name": "gpu[0-7]", "vendor": "amd"}], "nics": [{"name": "%s"}]}]}'
@@ -79,7 +81,11 @@ TOPOLOGIES = {
     "nothing": lambda path: topo.Topology(()),
     "a bare host": lambda path: topo.Topology((topo.Host("h"),)),
     "discovered": lambda path: topo.discover(server(path).root, [topo.Seen("cpu")] * 2, load=nothing),
-    "names that XML would read": lambda path: topo.Topology((topo.Host("h", nics=(topo.Nic("n", rdma="<&\"'>"),)),)),
+    "a version that XML would read": lambda path: topo.Topology(
+        (topo.Host("h", (topo.Device("d", "cpu"),)),),
+        (topo.Rank("h", "d"),),
+        (topo.Cluster("c", "cpu", "mpi", "<&\"'>", (0,)),),
+    ),
 }
 
 
@@ -227,7 +233,13 @@ def test_border_ranks_and_nics_that_are_down_stand_out():
 
 
 def test_coordinates_of_a_tall_picture_are_exact():
-    text = EIGHT % ("h[0-2999]", "n")
-    picture = ElementTree.fromstring(topo.svg(topo.loads(text)))
-    tops = [rectangle(rect)[1] for rect in boxes(picture).values() if rect.get("data-kind") == "host"]
-    assert tops[-1] > 1e5 and len({round(b - a, 6) for a, b in itertools.pairwise(tops)}) == 1
+    box = Box("h", "picture", "host", 0.0, 1234567.5, 10.0, 10.0)
+    assert 'y="1234567.5"' in picture_module._rect(box)
+
+
+def test_borders_are_found_once_a_picture(monkeypatch):
+    """Not once a host: an effort that grows with the square of the hosts takes half a minute for 256 of them."""
+    asked = []
+    monkeypatch.setattr(layout, "borders", lambda topology: asked.append(1) or topo.borders(topology))
+    topo.svg(mixed(2, 2, 2))
+    assert asked == [1]

@@ -2,6 +2,10 @@
 """Topologies that cannot be are refused by name; clusters form by vendor, library, version and label."""
 
 import dataclasses
+import doctest
+import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -55,6 +59,8 @@ def host_with(**changes):
         (host_with(nics=(Nic("n0", kind="token ring"),)), "none of ethernet"),
         (host_with(nics=(Nic("n0", pci="0000:17:00.0"),)), "is no place"),
         (host_with(nics=(Nic("n0", network=""),)), "network: '' is no name"),
+        (host_with(nics=(Nic("n0", rdma="mlx5[0-1]"),)), "rdma: 'mlx5[0-1]' is no name"),
+        (host_with(nics=(Nic("n0", address="10.0.0.[0-1]"),)), "no IP address"),
         (host_with(links=(Link("gpu0", "gpu7", "NV4"),)), "'gpu7', which is none of its devices"),
         (host_with(links=(Link("gpu0", "n0", "NV4"),)), "'n0', which is none of its devices"),
         (host_with(links=(Link("gpu0", "gpu0", "NV4"),)), "joins a device with itself"),
@@ -70,6 +76,10 @@ def host_with(**changes):
         (lambda t: {"clusters": t.clusters[::-1]}, "in the order of their lowest ranks"),
         (lambda t: {"clusters": (Cluster("all", "nvidia", "nccl", "", (0, 1, 2)),)}, "runs on a device of 'amd'"),
         (lambda t: {"clusters": (Cluster("none", "nvidia", "nccl", "", ()),)}, "one at least"),
+        (
+            lambda t: {"clusters": (dataclasses.replace(t.clusters[0], library=""), t.clusters[1])},
+            "library: '' is no name",
+        ),
         (lambda t: {"clusters": (Cluster("n", "nvidia", "nccl", "", (2, 0)),)}, "ascending"),
     ],
 )
@@ -125,6 +135,25 @@ def test_a_label_joins_only_ranks_of_one_vendor_library_and_version(other):
     assert caught.value.code == "cluster_label" and caught.value.ranks == (0, 2, 3)
 
 
+def test_a_label_is_a_name():
+    with pytest.raises(BadArgumentError, match="rank 1: JHETCC_CLUSTER='my cluster' is no name") as caught:
+        form_clusters([Identity("cpu"), Identity("cpu", label="my cluster")])
+    assert caught.value.code == "cluster_label" and caught.value.ranks == (1,)
+    assert form_clusters([Identity("cpu", "mpi", "4.3 (beta)")])[0].name == "cpu-mpi-4.3--beta-"
+
+
 def test_a_label_cannot_pose_as_another_cluster():
     with pytest.raises(BadArgumentError, match="'nvidia-nccl'"):
         form_clusters([Identity.of_vendor("nvidia"), Identity("cpu", label="nvidia-nccl")])
+
+
+def test_the_room_needs_neither_jax_nor_the_core():
+    code = "import sys, jhetcc.topology; print(sorted({'jax', 'jhetcc._core', 'pyroute2', 'pynvml', 'cupy', 'hip'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", ["clusters", "distance", "form"])
+def test_examples(name):
+    results = doctest.testmod(importlib.import_module(f"jhetcc.topology.{name}"))
+    assert results.attempted and not results.failed
