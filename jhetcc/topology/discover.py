@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import itertools
 import os
+import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,8 @@ def discover(
       load: imports a module by its name.
 
     Returns:
-      One host. Its ranks are its accelerators, or where it has none the cpu devices that JAX sees.
+      One host. Its ranks are the accelerators of vendors that JAX sees devices of, else its cpu devices; all accelerators where JAX
+      could not be asked.
     """
     tree = Path(root)
     notes: list[Unknown] = []
@@ -65,11 +67,26 @@ def discover(
     links = [*_nvlinks(devices, told), *sysfs.xgmi(tree, devices)]
     nics = _nics(sysfs.nics(tree, sockets, notes), notes, load)
     devices += _of_jax(seen, devices, notes)
-    host = Host(name or socket.gethostname(), tuple(devices), tuple(nics), tuple(links), sockets)
-    taking_part = [device for device in devices if device.vendor != "cpu"] or devices
+    host = Host(
+        name or re.sub("[^A-Za-z0-9_.:@+-]", "-", socket.gethostname())[:64] or "host",
+        tuple(devices),
+        tuple(nics),
+        tuple(links),
+        sockets,
+    )
+    taking_part = _taking_part(seen, devices)
     ranks = tuple(Rank(host.name, device.name) for device in taking_part)
     clusters = form_clusters([Identity.of_vendor(device.vendor, label) for device in taking_part])
     return Topology((host,), ranks, clusters, tuple(notes))
+
+
+def _taking_part(seen: Sequence[Seen] | None, devices: list[Device]) -> list[Device]:
+    accelerators = [device for device in devices if device.vendor != "cpu"]
+    if seen is None:
+        return accelerators
+    vendors_seen = {VENDOR_OF_PLATFORM.get(each.platform, each.platform) for each in seen}
+    used = [device for device in accelerators if device.vendor in vendors_seen]
+    return used or [device for device in devices if device.vendor == "cpu"]
 
 
 def _told(notes: list[Unknown], load: vendors.Load) -> dict[str, vendors.Accelerator]:
@@ -136,14 +153,17 @@ def _of_jax(seen: Sequence[Seen] | None, devices: list[Device], notes: list[Unkn
         notes.append(Unknown("JAX's devices", "JAX was not asked; without it there are no cpu devices"))
         return []
     added = [Device(f"cpu{k}", "cpu", each.kind) for k, each in enumerate(s for s in seen if s.platform == "cpu")]
-    for platform in dict.fromkeys(each.platform for each in seen if each.platform != "cpu"):
-        vendor = VENDOR_OF_PLATFORM.get(platform, platform)
-        theirs = [each for each in seen if each.platform == platform]
+    theirs: dict[str, list[Seen]] = {device.vendor: [] for device in devices}
+    for each in seen:
+        if each.platform != "cpu":
+            theirs.setdefault(VENDOR_OF_PLATFORM.get(each.platform, each.platform), []).append(each)
+    for vendor, found in theirs.items():
         placed = sum(device.vendor == vendor for device in devices)
-        if len(theirs) < placed:
-            notes.append(Unknown(f"{vendor} devices", f"JAX sees {len(theirs)} of {placed}; which, it does not say"))
-        for each in theirs[placed:]:
+        if len(found) < placed:
+            which = "which, it does not say" if found else "they take no part"
+            notes.append(Unknown(f"{vendor} devices", f"JAX sees {len(found) or 'none'} of {placed}: {which}"))
+        for each in found[placed:]:
             name = f"gpu{len(devices) + sum(device.vendor != 'cpu' for device in added)}"
-            notes.append(Unknown(f"place of {name}", f"JAX sees it on {platform}, sysfs does not"))
+            notes.append(Unknown(f"place of {name}", f"JAX sees it on {each.platform}, sysfs does not"))
             added.append(Device(name, vendor, each.kind))
     return added

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from jhetcc.topology.values import Device, Link, Nic, Socket, Unknown
+from jhetcc.topology.values import NAME, Device, Link, Nic, Socket, Unknown
 
 __all__ = ["accelerators", "nics", "place", "sockets", "xgmi"]
 
@@ -107,6 +107,8 @@ def nics(root: Path, known: tuple[Socket, ...], notes: list[Unknown]) -> list[Ni
     for interface in _list(root / "sys/class/net"):
         hardware = (interface / "device").exists()
         why = None if hardware else _why_not(interface)
+        if not NAME.fullmatch(interface.name):
+            why = "left out: a topology has no such names"
         if why:
             notes.append(Unknown(f"interface {interface.name}", why))
             continue

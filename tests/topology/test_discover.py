@@ -9,6 +9,8 @@ from trees import Tree, server
 from jhetcc import topology as topo
 from jhetcc.topology import Seen, discover, sysfs, vendors
 
+ALL = [Seen("cuda")] * 2 + [Seen("rocm")] * 2
+
 
 def nothing(name):
     raise ImportError(f"No module named {name!r}")
@@ -25,7 +27,7 @@ def why(topology, what):
 
 
 def test_a_server_of_two_vendors(tmp_path):
-    found = discover(server(tmp_path).root, [], name="h", load=nothing)
+    found = discover(server(tmp_path).root, ALL, name="h", load=nothing)
     host = found.hosts[0]
     assert host.sockets == (topo.Socket(0, "0-7"), topo.Socket(1, "8-15"))
     assert [(d.name, d.vendor, d.socket, d.pci.rpartition("/")[2]) for d in host.devices] == [
@@ -79,6 +81,11 @@ def test_an_empty_machine(tmp_path):
     assert {"NUMA nodes", "accelerators on PCIe", "NICs"} <= told
 
 
+def test_a_host_name_that_is_no_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "Anna's laptop")
+    assert discover(tmp_path, None, load=nothing).hosts[0].name == "Anna-s-laptop"
+
+
 def test_this_machine_can_be_asked():
     found = discover(seen=[Seen("cpu", "cpu")], load=nothing)
     assert found.hosts[0].devices[-1].vendor == "cpu" and topo.loads(topo.dumps(found)) == found
@@ -107,6 +114,19 @@ def test_devices_that_only_jax_sees(tmp_path):
 def test_devices_that_jax_does_not_see_are_noted(tmp_path):
     found = discover(server(tmp_path).root, [Seen("cuda")], load=nothing)
     assert "JAX sees 1 of 2" in why(found, "nvidia devices")
+    assert "JAX sees none of 2: they take no part" in why(found, "amd devices")
+    assert [rank.device for rank in found.ranks] == ["gpu0", "gpu1"]
+
+
+def test_who_takes_part(tmp_path):
+    """A display adapter that JAX has no backend for is a device, but no rank."""
+    root = server(tmp_path).root
+    assert [rank.device for rank in discover(root, None, load=nothing).ranks] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    assert [rank.device for rank in discover(root, [Seen("cpu")], load=nothing).ranks] == ["cpu0"]
+    assert [rank.device for rank in discover(root, [Seen("cpu"), *[Seen("rocm")] * 2], load=nothing).ranks] == [
+        "gpu2",
+        "gpu3",
+    ]
 
 
 # -- NICs
@@ -116,6 +136,7 @@ def test_interfaces_that_lead_nowhere_are_left_out_and_said(tmp_path):
     tree.interface("veth1", master="")
     tree.interface("dummy0", state="down")
     tree.interface("tun0", kind=65534)
+    tree.interface("wan#1")
     tree.interface("eth0")
     found = discover(tree.root, [], load=nothing)
     assert [(nic.name, nic.kind, nic.pci) for nic in found.hosts[0].nics] == [("eth0", "virtual", "")]
@@ -124,6 +145,7 @@ def test_interfaces_that_lead_nowhere_are_left_out_and_said(tmp_path):
         ("veth1", "a part of"),
         ("dummy0", "virtual, and down"),
         ("tun0", "65534"),
+        ("wan#1", "no such names"),
     ):
         assert reason in why(found, f"interface {name}")
     assert "neither its driver" in why(found, "rate of eth0")

@@ -27,7 +27,7 @@ def no_options(monkeypatch):
 
 @pytest.fixture
 def found(tmp_path):
-    return topo.discover(server(tmp_path).root, [], name="h", load=nothing)
+    return topo.discover(server(tmp_path).root, None, name="h", load=nothing)
 
 
 def test_the_matrix(found):

@@ -80,7 +80,9 @@ TOPOLOGIES = {
     ),
     "nothing": lambda path: topo.Topology(()),
     "a bare host": lambda path: topo.Topology((topo.Host("h"),)),
-    "discovered": lambda path: topo.discover(server(path).root, [topo.Seen("cpu")] * 2, load=nothing),
+    "discovered": lambda path: topo.discover(
+        server(path).root, [topo.Seen(p) for p in ("cpu", "cuda", "rocm", "cuda")], load=nothing
+    ),
     "a version that XML would read": lambda path: topo.Topology(
         (topo.Host("h", (topo.Device("d", "cpu"),)),),
         (topo.Rank("h", "d"),),
