@@ -36,8 +36,8 @@ __all__ = ["VERSION", "digest", "dumps", "load", "loads"]
 VERSION = 1
 _BYTES_MAX = 16 << 20
 _RANGE = re.compile(r"\[([0-9]{1,6})-([0-9]{1,6})\]")
-# Type of every key that is no string, and what it is called in errors.
-_WHOLE = ("socket", "number", "memory_bytes")
+_PARTS_MAX = 4 * RANKS_MAX  # devices and NICs of all hosts
+_WHOLE = ("socket", "number", "memory_bytes")  # keys of whole numbers
 _RANGED = ("name", "pci", "rdma", "address")
 
 
@@ -73,7 +73,17 @@ def loads(text: str, origin: str = "topology") -> Topology:
     top = _table(data, origin, {"jhetcc_topology", "hosts"}, {"ranks", "clusters", "unknown"})
     if top["jhetcc_topology"] != VERSION or isinstance(top["jhetcc_topology"], bool):
         raise bad(origin, f"jhetcc_topology is {top['jhetcc_topology']!r}; this version reads {VERSION}")
-    hosts = tuple(_spread(_list(top, "hosts", origin), "hosts", _host))
+    parts = 0
+
+    def host(entry: Any, where: str) -> Host:
+        nonlocal parts
+        made = _host(entry, where)
+        parts += len(made.devices) + len(made.nics)
+        if parts > _PARTS_MAX:
+            raise bad(where, f"more than {_PARTS_MAX} devices and NICs in all")
+        return made
+
+    hosts = tuple(_spread(_list(top, "hosts", origin), "hosts", host))
     ranks = _ranks(top, hosts)
     clusters = _clusters(top, hosts, ranks)
     unknown = tuple(Unknown(**_strings(each, where, Unknown)) for where, each in _numbered(top, "unknown", origin))

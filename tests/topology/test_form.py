@@ -119,6 +119,16 @@ def test_what_is_wrong_is_refused_by_name(text, needle):
     assert caught.value.code == "bad_topology"
 
 
+def test_a_short_file_cannot_ask_for_more_than_memory_holds():
+    text = (
+        SHORT.replace("left[0-1]", "left[0-60000]")
+        .replace("gpu[0-3]", "gpu[0-60000]")
+        .replace(', "pci": "rc[4-7]/sw/gpu"', "")
+    )
+    with pytest.raises(BadArgumentError, match="devices and NICs in all"):
+        topo.loads(text)
+
+
 def test_files(tmp_path, monkeypatch):
     path = tmp_path / "t.json"
     with pytest.raises(BadArgumentError, match=r"No such file.*JHETCC_TOPOLOGY"):
