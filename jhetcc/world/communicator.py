@@ -10,6 +10,7 @@ import numpy as np
 from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
 from jhetcc.planner import Layout
+from jhetcc.topology import Cluster, form_clusters
 from jhetcc.world.raw import RawCalls
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Communicator(RawCalls):
       world_ranks: world rank of each index.
       local_ranks: indexes of this process's ranks, ascending.
       devices: the JAX devices of those ranks, same order; empty where the world was made without JAX.
+      clusters: who of them one vendor's collective library can join, in the order of their lowest ranks; numbered within.
     """
 
     def __init__(self, world: World, name: str, world_ranks: tuple[int, ...], epoch: int = 0):
@@ -42,6 +44,7 @@ class Communicator(RawCalls):
         self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
         self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
         self.layout = Layout(tuple(world.host_of(rank) for rank in world_ranks))
+        self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
 
     def __repr__(self) -> str:
         return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"
