@@ -10,15 +10,17 @@
 
 #include "transport/shm/bell.h"
 #include "transport/shm/ring.h"
+#include "transport/shm/roads.h"
 #include "transport/shm/shm.h"
+#include "transport/shm/stage.h"
 
 namespace jhetcc::transport::shm {
 
 /// How this end gets at an offered payload.
 enum class Reads : uint8_t {
   kLocal,        ///< the peer's memory is ours
-  kPeerMemory,   ///< process_vm_readv
-  kThroughRing,  ///< the peer copies it into the ring, piece by piece
+  kPeerMemory,   ///< process_vm_readv, or staged by the peer where that is faster
+  kThroughRing,  ///< not at all: the peer always stages them
 };
 
 struct Parts {
@@ -60,7 +62,9 @@ class ShmEndpoint final : public Endpoint {
     uint64_t done = 0;
     uint64_t address = 0;  ///< in the peer
     uint64_t cookie = 0;
+    int64_t begun_ns = 0;
     bool is_refused = false;
+    bool is_staged = false;
   };
   struct Request {
     uint64_t cookie;
@@ -81,6 +85,8 @@ class ShmEndpoint final : public Endpoint {
   uint64_t roomWanted() const;
 
   // fetch.cc
+  void askForStaging(Fetch& fetch);
+  void noteTime(const Fetch& fetch);
   Pulled pullSlice(Fetch& fetch);
   Pulled copyLocal(Fetch& fetch, uint64_t bytes);
   Pulled readPeer(Fetch& fetch, uint64_t bytes);
@@ -88,7 +94,7 @@ class ShmEndpoint final : public Endpoint {
   OfferSlot* peerSlot(uint64_t cookie) const;
   void continuePulls(EventSink& sink);
   void serveRequests(EventSink& sink);
-  void takeFetchData(const FrameHeader& header, const uint8_t* payload, EventSink& sink);
+  void takeFetchData(const FrameHeader& header, EventSink& sink);
   void endFetch(size_t position, Status status, EventSink& sink);
   void closeOffer(int slot);
   Status refusal() const;
@@ -101,6 +107,10 @@ class ShmEndpoint final : public Endpoint {
   OfferTable offers_;
   std::vector<Fetch> fetches_;
   std::vector<Request> requests_;
+  Stage stage_out_;
+  Stage stage_in_;
+  RoadChoice roads_;
+  uint64_t lone_fetch_ = 0;            ///< id of a fetch beside which there was no other yet: its time counts
   std::vector<FrameHeader> internal_;  ///< own frames that wait for room
   size_t internal_sent_ = 0;
   uint64_t next_fetch_ = 1;
