@@ -140,6 +140,15 @@ bool Runner::pass() {
   }
 }
 
+/// Between two looks. A peer that was last seen on this very processor cannot run while we spin on it.
+void Runner::waitBriefly(std::unique_lock<std::mutex>& lock) {
+  const int cpu = sched_getcpu();
+  for (auto& rail : engine_.rails()) {
+    if (rail->endpoint().peerCpu() == cpu && !rail->isBroken()) return giveWay(lock);
+  }
+  pause();
+}
+
 /// Drives until the ticket is done, the caller is interrupted, or (helping) the budget is used up.
 Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* ticket,
                              const std::function<bool()>* interrupted, bool helping) {
@@ -149,7 +158,7 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
   for (int count = 1;; ++count) {
     const bool moved = pass();
     if (ticket->done()) return Outcome::kDone;
-    if (!moved) pause();
+    if (!moved) waitBriefly(lock);
     if (!moved && count % stride != 0) continue;
     const int64_t now = clock_.nowNs();
     if (moved) last_moved = now;
@@ -234,7 +243,7 @@ void Runner::progressThread() {
     const bool busy = !engine_.isIdle();
     const int64_t idle = now - last_moved;
     if (busy && idle <= options_.spin_ns) {
-      pause();
+      waitBriefly(lock);
     } else if (busy && idle <= options_.spin_ns + options_.yield_ns) {
       giveWay(lock);
     } else {

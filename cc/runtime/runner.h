@@ -55,6 +55,7 @@ class Runner {
  private:
   bool pass();
   enum class Outcome { kDone, kInterrupted, kBudget };
+  void waitBriefly(std::unique_lock<std::mutex>& lock);
   Outcome loop(std::unique_lock<std::mutex>& lock, const Ticket* ticket, const std::function<bool()>* interrupted,
                bool helping);
   void lockForDriving(std::unique_lock<std::mutex>& lock);

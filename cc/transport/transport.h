@@ -90,6 +90,10 @@ class Endpoint {
   /// Output is queued, so wait for writability too.
   virtual bool wantsWrite() const = 0;
 
+  /// The processor on which the peer last polled, or -1 where that is not known: spinning there would keep it from
+  /// running.
+  virtual int peerCpu() const { return -1; }
+
   virtual const char* transportName() const = 0;
   /// One line for status and errors: "tcp 127.0.0.1:4711 -> 127.0.0.1:4712".
   virtual const std::string& description() const = 0;

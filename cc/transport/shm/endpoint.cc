@@ -2,6 +2,8 @@
 // Frames through the rings, sleeping and waking, and the peer's end. One thread per endpoint.
 #include "transport/shm/endpoint.h"
 
+#include <sched.h>
+
 #include <algorithm>
 
 namespace jhetcc::transport::shm {
@@ -110,6 +112,10 @@ bool ShmEndpoint::flushInternal() {
 
 Status ShmEndpoint::poll(EventSink& sink) {
   if (!broken_.isOk() || has_ended_) return broken_;
+  if (const int cpu = sched_getcpu(); cpu != cpu_said_) {
+    cpu_said_ = cpu;
+    mine_.cpu.store(cpu + 1, std::memory_order_relaxed);
+  }
   if (is_asleep_) {
     is_asleep_ = false;
     mine_.sleeping.store(0, std::memory_order_seq_cst);

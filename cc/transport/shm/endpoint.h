@@ -50,6 +50,7 @@ class ShmEndpoint final : public Endpoint {
   int waitDescriptor() const override { return has_ended_ ? -1 : parts_.bell->descriptor(); }
   bool prepareSleep(bool in_operation) override;
   bool wantsWrite() const override { return false; }
+  int peerCpu() const override { return peers_.cpu.load(std::memory_order_relaxed) - 1; }
   const char* transportName() const override { return "shm"; }
   const std::string& description() const override { return parts_.description; }
 
@@ -62,7 +63,7 @@ class ShmEndpoint final : public Endpoint {
     uint64_t done = 0;
     uint64_t address = 0;  ///< in the peer
     uint64_t cookie = 0;
-    int64_t begun_ns = 0;
+    int64_t spent_ns = 0;  ///< by processors, here and at the peer, on copying
     bool is_refused = false;
     bool is_staged = false;
   };
@@ -86,7 +87,7 @@ class ShmEndpoint final : public Endpoint {
 
   // fetch.cc
   void askForStaging(Fetch& fetch);
-  void noteTime(const Fetch& fetch);
+  void noteCost(const Fetch& fetch);
   Pulled pullSlice(Fetch& fetch);
   Pulled copyLocal(Fetch& fetch, uint64_t bytes);
   Pulled readPeer(Fetch& fetch, uint64_t bytes);
@@ -110,13 +111,13 @@ class ShmEndpoint final : public Endpoint {
   Stage stage_out_;
   Stage stage_in_;
   RoadChoice roads_;
-  uint64_t lone_fetch_ = 0;            ///< id of a fetch beside which there was no other yet: its time counts
   std::vector<FrameHeader> internal_;  ///< own frames that wait for room
   size_t internal_sent_ = 0;
   uint64_t next_fetch_ = 1;
   uint64_t room_refused_ = 0;  ///< bytes that the last send() found no room for
   uint32_t empty_polls_ = 0;
   int64_t checked_ns_ = 0;
+  int cpu_said_ = -1;
   bool is_asleep_ = false;
   bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;

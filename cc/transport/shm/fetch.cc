@@ -16,6 +16,7 @@ namespace jhetcc::transport::shm {
 namespace {
 
 constexpr uint64_t kSliceBytes = 1 << 20;          // one call reads no more
+constexpr uint64_t kCopyNsMax = 1'000'000'000;  // what a peer may say that a copy took
 constexpr uint64_t kServeBytesPerPoll = 1 << 20;
 
 /// Whether this error of process_vm_readv is about the right to read, and not about the peer or its memory.
@@ -72,8 +73,6 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
   fetch.address = offer.address;
   fetch.cookie = offer.cookie;
   const bool chooses = parts_.reads == Reads::kPeerMemory;
-  if (chooses) fetch.begun_ns = parts_.clock->nowNs();
-  lone_fetch_ = chooses && fetches_.empty() ? fetch.id : 0;
   if (parts_.reads == Reads::kThroughRing || (chooses && roads_.choose(fetch.length) == Road::kStaged)) {
     askForStaging(fetch);
     fetches_.push_back(fetch);
@@ -90,7 +89,7 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
       break;
     case Pulled::kBytes:
       if (fetch.done == fetch.length) {
-        noteTime(fetch);
+        noteCost(fetch);
         queueInternal(kReleased, fetch.cookie, 0);
         return true;
       }
@@ -105,11 +104,9 @@ void ShmEndpoint::askForStaging(Fetch& fetch) {
   queueInternal(kFetchRequest, fetch.cookie, fetch.id);
 }
 
-/// Only of a fetch that had the endpoint for itself: what several cost together says little about each.
-void ShmEndpoint::noteTime(const Fetch& fetch) {
-  if (fetch.id != lone_fetch_) return;
-  lone_fetch_ = 0;
-  roads_.note(fetch.length, fetch.is_staged ? Road::kStaged : Road::kRead, parts_.clock->nowNs() - fetch.begun_ns);
+void ShmEndpoint::noteCost(const Fetch& fetch) {
+  if (parts_.reads != Reads::kPeerMemory) return;
+  roads_.note(fetch.length, fetch.is_staged ? Road::kStaged : Road::kRead, fetch.spent_ns);
 }
 
 void ShmEndpoint::cancel(uint64_t token) {
@@ -124,7 +121,8 @@ void ShmEndpoint::cancel(uint64_t token) {
 
 ShmEndpoint::Pulled ShmEndpoint::pullSlice(Fetch& fetch) {
   const uint64_t bytes = std::min(kSliceBytes, fetch.length - fetch.done);
-  const Pulled pulled = parts_.reads == Reads::kLocal ? copyLocal(fetch, bytes) : readPeer(fetch, bytes);
+  if (parts_.reads != Reads::kLocal) return readPeer(fetch, bytes);
+  const Pulled pulled = copyLocal(fetch, bytes);
   if (pulled == Pulled::kBytes) fetch.done += bytes;
   return pulled;
 }
@@ -145,6 +143,7 @@ ShmEndpoint::Pulled ShmEndpoint::copyLocal(Fetch& fetch, uint64_t bytes) {
 ShmEndpoint::Pulled ShmEndpoint::readPeer(Fetch& fetch, uint64_t bytes) {
   OfferSlot* slot = peerSlot(fetch.cookie);
   if (slot == nullptr) return Pulled::kRefused;
+  const int64_t begin = parts_.clock->nowNs();
   int error = 0;
   for (uint64_t got = 0; got < bytes && error == 0;) {
     iovec local{fetch.destination + fetch.done + got, bytes - got};
@@ -159,7 +158,11 @@ ShmEndpoint::Pulled ShmEndpoint::readPeer(Fetch& fetch, uint64_t bytes) {
   // Read-modify-write, so that the reads above are ordered before it: still open now means nothing was reused before.
   const bool is_open = slot->state.fetch_add(0, std::memory_order_acq_rel) == kOfferOpen &&
                        slot->cookie.load(std::memory_order_relaxed) == fetch.cookie;
-  if (error == 0 && is_open) return Pulled::kBytes;
+  if (error == 0 && is_open) {
+    fetch.done += bytes;
+    fetch.spent_ns += parts_.clock->nowNs() - begin;
+    return Pulled::kBytes;
+  }
   if (error != ESRCH && !is_open) return Pulled::kRefused;
   if (isForbidden(error)) {
     stopReading(std::string("process_vm_readv: ") + strerror(error));
@@ -212,7 +215,7 @@ void ShmEndpoint::continuePulls(EventSink& sink) {
 
 void ShmEndpoint::endFetch(size_t position, Status status, EventSink& sink) {
   const uint64_t token = fetches_[position].token;
-  if (status.isOk()) noteTime(fetches_[position]);
+  if (status.isOk()) noteCost(fetches_[position]);
   fetches_.erase(fetches_.begin() + static_cast<ptrdiff_t>(position));
   sink.onFetched(token, std::move(status));  // may start or cancel other fetches
 }
@@ -235,14 +238,16 @@ void ShmEndpoint::serveRequests(EventSink& sink) {
     uint8_t* frame = out_.reserve(0);
     uint8_t* place = frame == nullptr ? nullptr : stage_out_.reserve(bytes);
     if (place == nullptr) return;
+    const int64_t begin = parts_.clock->nowNs();
+    const auto* source = reinterpret_cast<const uint8_t*>(offer.address);
+    if (bytes > 0) std::memcpy(place, source + request.sent, bytes);
     FrameHeader header;
     header.type = kFetchData;
+    header.sequence = static_cast<uint64_t>(parts_.clock->nowNs() - begin);
     header.cookie = request.fetch;
     header.address = request.sent;
     header.length = bytes;
     std::memcpy(frame, &header, sizeof header);
-    const auto* source = reinterpret_cast<const uint8_t*>(offer.address);
-    if (bytes > 0) std::memcpy(place, source + request.sent, bytes);
     out_.commit();
     wake(kWakeForFrames);
     request.sent += bytes;
@@ -276,8 +281,10 @@ void ShmEndpoint::takeFetchData(const FrameHeader& header, EventSink& sink) {
     fail("piece of a payload out of place");
     return;
   }
+  const int64_t begin = parts_.clock->nowNs();
   if (header.length > 0) std::memcpy(found->destination + found->done, piece, header.length);
   stage_in_.release();
+  found->spent_ns += static_cast<int64_t>(std::min(header.sequence, kCopyNsMax)) + parts_.clock->nowNs() - begin;
   found->done += header.length;
   if (found->done == found->length) endFetch(position, Status::ok(), sink);
 }

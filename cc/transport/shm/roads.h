@@ -24,7 +24,7 @@ class RoadChoice {
     return turn % kLookEvery != 0 ? better : Road(1 - static_cast<int>(better));
   }
 
-  /// What a payload cost from its fetch to its end. One that was interrupted counts four times the usual at most.
+  /// What all copying of a payload cost, at both ends. One that was interrupted counts four times the usual at most.
   void note(uint64_t bytes, Road road, int64_t ns) {
     Class& c = classOf(bytes);
     const auto k = static_cast<size_t>(road);

@@ -28,6 +28,7 @@ struct RingControl {
 struct SideControl {
   alignas(kLine) std::atomic<uint32_t> sleeping;  ///< what the side wants to be woken for; cleared by who wakes it
   std::atomic<uint32_t> closed;                   ///< within one process: the endpoint is destroyed
+  std::atomic<int32_t> cpu;                       ///< 1 + the processor on which the side last polled
 };
 constexpr uint32_t kWakeForFrames = 1;
 constexpr uint32_t kWakeForRoom = 2;
