@@ -19,7 +19,7 @@ namespace jhetcc::transport::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x314D48534348454AULL;
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 2;
 
 struct Hello {
   uint64_t magic = kMagic;

@@ -84,9 +84,10 @@ void ShmEndpoint::wake(uint32_t reason) {
   if (peers_.sleeping.exchange(0, std::memory_order_seq_cst) != 0) parts_.bell->ring();
 }
 
-void ShmEndpoint::queueInternal(FrameType type, uint64_t cookie, uint64_t address) {
+void ShmEndpoint::queueInternal(FrameType type, uint64_t cookie, uint64_t address, uint8_t flags) {
   FrameHeader header;
   header.type = type;
+  header.flags = flags;
   header.cookie = cookie;
   header.address = address;
   internal_.push_back(header);
@@ -173,7 +174,7 @@ void ShmEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Even
     sink.onReleased(header.cookie);
   } else if (header.type == kFetchRequest) {
     if (requests_.size() >= kOfferSlots) return fail("more fetch requests than offers");
-    requests_.push_back({header.cookie, header.address, 0});
+    requests_.push_back({header.cookie, header.address, 0, (header.flags & kPastCaches) != 0});
   } else if (header.type == kFetchData || header.type == kFetchRefused) {
     takeFetchData(header, sink);
   } else {
@@ -193,7 +194,7 @@ uint64_t ShmEndpoint::roomWanted() const {
 bool ShmEndpoint::prepareSleep(bool in_operation) {
   if (!broken_.isOk() || !gone_.isOk()) return has_ended_;
   const bool pulls = std::any_of(fetches_.begin(), fetches_.end(), [this](const Fetch& fetch) {
-    return fetch.is_refused || !fetch.is_staged;
+    return fetch.is_refused || !fetch.isStaged();
   });
   if (pulls) return false;
   const uint64_t wanted = roomWanted();

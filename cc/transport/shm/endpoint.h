@@ -65,12 +65,15 @@ class ShmEndpoint final : public Endpoint {
     uint64_t cookie = 0;
     int64_t spent_ns = 0;  ///< by processors, here and at the peer, on copying
     bool is_refused = false;
-    bool is_staged = false;
+    bool is_long = false;  ///< deep in a stream of payloads
+    Road road = Road::kRead;
+    bool isStaged() const { return road != Road::kRead; }
   };
   struct Request {
     uint64_t cookie;
     uint64_t fetch;
     uint64_t sent;
+    bool past_caches;
   };
   enum class Pulled : uint8_t { kBytes, kRefused, kForbidden, kPeerGone };
 
@@ -81,7 +84,7 @@ class ShmEndpoint final : public Endpoint {
   void publishRoom();
   void checkPeer();
   bool flushInternal();
-  void queueInternal(FrameType type, uint64_t cookie, uint64_t address);
+  void queueInternal(FrameType type, uint64_t cookie, uint64_t address, uint8_t flags = 0);
   void fail(const std::string& what);
   uint64_t roomWanted() const;
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kSliceBytes = 1 << 20;          // one call reads no more
 constexpr uint64_t kCopyNsMax = 1'000'000'000;  // what a peer may say that a copy took
+constexpr uint64_t kStagedStreamMax = 2 << 20;
 constexpr uint64_t kServeBytesPerPoll = 1 << 20;
 
 /// Whether this error of process_vm_readv is about the right to read, and not about the peer or its memory.
@@ -72,8 +73,10 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
   fetch.length = offer.length;
   fetch.address = offer.address;
   fetch.cookie = offer.cookie;
-  const bool chooses = parts_.reads == Reads::kPeerMemory;
-  if (parts_.reads == Reads::kThroughRing || (chooses && roads_.choose(fetch.length) == Road::kStaged)) {
+  // A long stream of payloads comes from memory rather than from caches: then reading it is the cheapest.
+  fetch.is_long = (uint64_t{offer.index} + 1) * offer.length > kStagedStreamMax;
+  if (parts_.reads != Reads::kLocal && !fetch.is_long) fetch.road = roads_.choose(fetch.length);
+  if (parts_.reads == Reads::kThroughRing || fetch.isStaged()) {
     askForStaging(fetch);
     fetches_.push_back(fetch);
     return false;
@@ -100,13 +103,12 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
 
 void ShmEndpoint::askForStaging(Fetch& fetch) {
   stage_in_.populate(false);
-  fetch.is_staged = true;
-  queueInternal(kFetchRequest, fetch.cookie, fetch.id);
+  if (!fetch.isStaged()) fetch.road = Road::kStaged;
+  queueInternal(kFetchRequest, fetch.cookie, fetch.id, fetch.road == Road::kStagedPastCaches ? kPastCaches : 0);
 }
 
 void ShmEndpoint::noteCost(const Fetch& fetch) {
-  if (parts_.reads != Reads::kPeerMemory) return;
-  roads_.note(fetch.length, fetch.is_staged ? Road::kStaged : Road::kRead, fetch.spent_ns);
+  if (parts_.reads != Reads::kLocal && !fetch.is_long) roads_.note(fetch.length, fetch.road, fetch.spent_ns);
 }
 
 void ShmEndpoint::cancel(uint64_t token) {
@@ -116,7 +118,7 @@ void ShmEndpoint::cancel(uint64_t token) {
   const Fetch fetch = *found;
   fetches_.erase(found);
   // Nothing reads the offer any more. Where it is staged, the peer finishes that and releases it itself.
-  if (!fetch.is_staged && !fetch.is_refused) queueInternal(kReleased, fetch.cookie, 0);
+  if (!fetch.isStaged() && !fetch.is_refused) queueInternal(kReleased, fetch.cookie, 0);
 }
 
 ShmEndpoint::Pulled ShmEndpoint::pullSlice(Fetch& fetch) {
@@ -183,7 +185,7 @@ void ShmEndpoint::stopReading(const std::string& why) {
   parts_.description = describe(parts_.names, parts_.peer_pid, why);
   JHETCC_LOG(kWarn, "transport", parts_.description + ": the right to read its memory was lost; slower, not wrong");
   for (Fetch& fetch : fetches_) {
-    if (fetch.is_staged) continue;
+    if (fetch.isStaged()) continue;
     fetch.done = 0;
     // Without this an owner that withdrew offers and made new ones could get more requests than it has offers.
     fetch.is_refused = fetch.is_refused || peerSlot(fetch.cookie) == nullptr;
@@ -201,7 +203,7 @@ void ShmEndpoint::continuePulls(EventSink& sink) {
     }
   }
   const auto fetch =
-      std::find_if(fetches_.begin(), fetches_.end(), [](const Fetch& each) { return !each.is_staged; });
+      std::find_if(fetches_.begin(), fetches_.end(), [](const Fetch& each) { return !each.isStaged(); });
   if (fetch == fetches_.end() || !gone_.isOk()) return;
   const auto position = static_cast<size_t>(fetch - fetches_.begin());
   const Pulled pulled = pullSlice(*fetch);
@@ -240,7 +242,11 @@ void ShmEndpoint::serveRequests(EventSink& sink) {
     if (place == nullptr) return;
     const int64_t begin = parts_.clock->nowNs();
     const auto* source = reinterpret_cast<const uint8_t*>(offer.address);
-    if (bytes > 0) std::memcpy(place, source + request.sent, bytes);
+    if (request.past_caches) {
+      copyPastCaches(place, source + request.sent, bytes);
+    } else if (bytes > 0) {
+      std::memcpy(place, source + request.sent, bytes);
+    }
     FrameHeader header;
     header.type = kFetchData;
     header.sequence = static_cast<uint64_t>(parts_.clock->nowNs() - begin);

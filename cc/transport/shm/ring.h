@@ -17,6 +17,9 @@ constexpr FrameType kFetchRequest = FrameType{0x82};  ///< cookie: the offer; ad
 constexpr FrameType kFetchData = FrameType{0x83};     ///< cookie: number of the fetch; address: offset; sequence: ns the copy took
 constexpr FrameType kFetchRefused = FrameType{0x84};  ///< cookie: number of the fetch
 
+/// Flag of a fetch request: stage past the caches.
+constexpr uint8_t kPastCaches = 1;
+
 /// Payload bytes that follow the header in the ring; ~0 for a type that nobody sends.
 inline uint64_t inlineBytes(const FrameHeader& header) {
   const FrameType type = header.type;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of two roads a payload takes, by what both have cost lately: one thread, no I/O, the same bytes either way.
-// Reading the peer costs by the page and needs nobody's help; staging copies twice, at the speed of the caches, where the
-// two cores share one, and far slower where they do not; and which cores those are changes while a job runs.
+// Which of three roads a payload takes, by what they have cost lately: one thread, no I/O, the same bytes either way.
+// Reading the peer costs by the page and needs nobody's help. Staging copies twice: through the caches, which is the
+// fastest where the two cores share one and the slowest where they do not; or past them, which lies between. Which cores
+// those are changes while a job runs.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +12,18 @@
 
 namespace jhetcc::transport::shm {
 
-enum class Road : uint8_t { kRead = 0, kStaged = 1 };
+enum class Road : uint8_t { kRead = 0, kStaged = 1, kStagedPastCaches = 2 };
 
 class RoadChoice {
  public:
   Road choose(uint64_t bytes) {
     Class& c = classOf(bytes);
     const uint32_t turn = c.turn++;
-    if (turn < kFirstTurns) return Road(turn % 2);
-    const bool both_known = c.known[0] > 0 && c.known[1] > 0;
-    const Road better = both_known && c.cost[1] < c.cost[0] ? Road::kStaged : Road::kRead;
-    return turn % kLookEvery != 0 ? better : Road(1 - static_cast<int>(better));
+    if (turn < kFirstTurns) return Road(turn % kRoads);
+    const auto best = static_cast<uint32_t>(std::min_element(c.cost.begin(), c.cost.end()) - c.cost.begin());
+    if (turn == kFirstTurns || c.cost[best] < kClearly * c.cost[c.taken]) c.taken = best;
+    if (turn % kLookEvery != 0) return Road(c.taken);
+    return Road((c.taken + 1 + turn / kLookEvery % (kRoads - 1)) % kRoads);  // the others in turn
   }
 
   /// What all copying of a payload cost, at both ends. One that was interrupted counts four times the usual at most.
@@ -38,13 +40,17 @@ class RoadChoice {
   }
 
  private:
-  static constexpr uint32_t kFirstTurns = 16;
-  static constexpr uint32_t kLookEvery = 128;
+  static constexpr uint32_t kRoads = 3;
+  static constexpr uint32_t kFirstTurns = 8 * kRoads;
+  static constexpr uint32_t kLookEvery = 64;
   static constexpr uint32_t kWarmUp = 4;
+  static constexpr double kUnknown = 1e9;
+  static constexpr double kClearly = 0.8;  // payloads of one operation on different roads hinder each other
   struct Class {
-    double cost[2] = {0, 0};  ///< ns a byte
-    uint32_t known[2] = {0, 0};
+    std::array<double, kRoads> cost = {kUnknown, kUnknown, kUnknown};  ///< ns a byte
+    std::array<uint32_t, kRoads> known{};
     uint32_t turn = 0;
+    uint32_t taken = 0;
   };
   /// By length: up to 32 KiB, up to 64 KiB, ..., above 2 MiB.
   Class& classOf(uint64_t bytes) {
