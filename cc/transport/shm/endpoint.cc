@@ -193,9 +193,8 @@ uint64_t ShmEndpoint::roomWanted() const {
 
 bool ShmEndpoint::prepareSleep(bool in_operation) {
   if (!broken_.isOk() || !gone_.isOk()) return has_ended_;
-  const bool pulls = std::any_of(fetches_.begin(), fetches_.end(), [this](const Fetch& fetch) {
-    return fetch.is_refused || !fetch.isStaged();
-  });
+  const bool pulls = std::any_of(fetches_.begin(), fetches_.end(),
+                                 [this](const Fetch& fetch) { return fetch.is_refused || !fetch.isStaged(); });
   if (pulls) return false;
   const uint64_t wanted = roomWanted();
   is_asleep_ = true;

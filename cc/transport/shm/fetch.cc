@@ -15,7 +15,7 @@ namespace jhetcc::transport::shm {
 
 namespace {
 
-constexpr uint64_t kSliceBytes = 1 << 20;          // one call reads no more
+constexpr uint64_t kSliceBytes = 1 << 20;       // one call reads no more
 constexpr uint64_t kCopyNsMax = 1'000'000'000;  // what a peer may say that a copy took
 constexpr uint64_t kStagedStreamMax = 2 << 20;
 constexpr uint64_t kServeBytesPerPoll = 1 << 20;
@@ -202,8 +202,7 @@ void ShmEndpoint::continuePulls(EventSink& sink) {
       ++i;
     }
   }
-  const auto fetch =
-      std::find_if(fetches_.begin(), fetches_.end(), [](const Fetch& each) { return !each.isStaged(); });
+  const auto fetch = std::find_if(fetches_.begin(), fetches_.end(), [](const Fetch& each) { return !each.isStaged(); });
   if (fetch == fetches_.end() || !gone_.isOk()) return;
   const auto position = static_cast<size_t>(fetch - fetches_.begin());
   const Pulled pulled = pullSlice(*fetch);

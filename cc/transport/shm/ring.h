@@ -14,7 +14,8 @@ namespace jhetcc::transport::shm {
 constexpr FrameType kPad = FrameType{0x80};           ///< skip to the ring's begin
 constexpr FrameType kReleased = FrameType{0x81};      ///< cookie: the offer was fetched
 constexpr FrameType kFetchRequest = FrameType{0x82};  ///< cookie: the offer; address: number of the fetch
-constexpr FrameType kFetchData = FrameType{0x83};     ///< cookie: number of the fetch; address: offset; sequence: ns the copy took
+constexpr FrameType kFetchData =
+    FrameType{0x83};  ///< cookie: number of the fetch; address: offset; sequence: ns the copy took
 constexpr FrameType kFetchRefused = FrameType{0x84};  ///< cookie: number of the fetch
 
 /// Flag of a fetch request: stage past the caches.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ends of a direction's staging memory: pieces of payloads lie in it in the order in which frames announce them.
-// Positions are counted by both ends and never sent; only the consumer's count comes from the other side, and is checked.
+// The two ends of a direction's staging memory: pieces of payloads lie in it in the order in which frames announce
+// them. Positions are counted by both ends and never sent; only the consumer's count comes from the other side, and is
+// checked.
 #pragma once
 
 #include <sys/mman.h>
