@@ -15,8 +15,8 @@
 
 namespace jhetcc::transport::shm {
 
-/// Longest piece. Small enough that reader and writer work on one payload at the same time.
-constexpr uint64_t kPieceBytes = 64 * 1024;
+/// Longest piece.
+constexpr uint64_t kPieceBytes = 256 * 1024;
 
 /// Copies to an address aligned to 16 bytes without taking the lines into this core's caches; visible when it returns.
 /// Where the processor has no such stores (or this code none for it), a plain copy.
