@@ -4,18 +4,20 @@
 Nodes are starts and completions of steps; an edge with t tokens says that iteration i waits for iteration i - t.
 Edges: a step's completion after its start; dependencies; a message's completion after its partner's start and
 completion (rendezvous, the strictest an engine may be); at most ``WINDOW`` iterations of a send or receive under way;
-iterations in order. A marked graph is live if and only if every cycle holds a token.
+iterations in order; a native call's completion after the starts of all members, and a rank's native calls one after
+the other (a library that blocks, the strictest again). A marked graph is live if and only if every cycle holds a token.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Mapping
 
 from .program import Program, ScheduleError
-from .value import KIND_NAMES, RECV, SEND, WHOLE, Schedule
+from .value import KIND_NAMES, NATIVE_REDUCE, RECV, SEND, WHOLE, Group, Schedule
 
-__all__ = ["WINDOW", "check_live", "check_marked_graph", "cycle_ratio", "pipelined_seconds"]
+__all__ = ["WINDOW", "check_live", "check_marked_graph", "cycle_ratio", "longest_path", "pipelined_seconds"]
 
 WINDOW = 8  # iterations of one send or receive step under way at once
 
@@ -50,6 +52,13 @@ def check_live(program: Program) -> None:
                 edge(2 * partner + 1, end)
             if event.iteration >= WINDOW:
                 edge(end - 2 * WINDOW, start)
+    for call in program.calls:
+        for one in call:
+            for other in call:
+                edge(2 * other, 2 * one + 1)
+    for events in program.native.values():
+        for one, following in itertools.pairwise(events):
+            edge(2 * one + 1, 2 * following)
     ready = deque(node for node in range(2 * count) if not missing[node])
     fired = 0
     while ready:
@@ -66,12 +75,17 @@ def check_live(program: Program) -> None:
 
 
 def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, int]], list[Edge], list[tuple[int, int]]]:
-    """(rank, step) of each pair of nodes, edges, and edges that stand for all iterations of a step of several."""
+    """(rank, step) of each pair of nodes, edges, and edges that stand for all iterations of a step of several.
+
+    Iterations are counted from where the native order puts them: those of a native step come ``lag`` later.
+    """
     steps = [(rank, step) for rank, s in schedules.items() for step in range(s.steps)]
     number = {key: 2 * i for i, key in enumerate(steps)}
     edges: list[Edge] = []
     whole: list[tuple[int, int]] = []
     ends: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+    lags: dict[int, int] = {}
+    calls: dict[Group, dict[int, list[int]]] = {}
     for rank, step in steps:
         s, start = schedules[rank], number[rank, step]
         edges.append((start, start + 1, 0))
@@ -86,6 +100,23 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
             edges.append((start + 1, start, WINDOW))
             way = (rank, peer) if kind == SEND else (peer, rank)
             ends[(kind, *way, int(s.stream[step]))] = (rank, step)
+    for rank, s in schedules.items():
+        groups = s.groups
+        native = [(number[rank, step], groups[int(s.stream[step])]) for step in _native_steps(s)]
+        for start, group in native:
+            lags[start] = lags[start + 1] = group.lag
+            calls.setdefault(group, {}).setdefault(rank, []).append(start)
+        following = [start for start, _ in native[1:] + native[:1]]
+        edges += [
+            (start + 1, other, (other <= start) + lags[start] - lags[other])
+            for (start, _), other in zip(native, following, strict=True)
+        ]
+    for group, by_rank in calls.items():
+        if set(by_rank) != set(group.members) or len({len(steps) for steps in by_rank.values()}) > 1:
+            raise ScheduleError(f"the members of native group {group} make different calls")
+        for members in zip(*by_rank.values(), strict=True):
+            edges += [(a, b + 1, 0) for a in members for b in members]
+    edges = [(a, b, tokens + lags.get(b, 0) - lags.get(a, 0)) for a, b, tokens in edges]
     for (kind, *way), key in ends.items():
         other = ends.get((RECV if kind == SEND else SEND, *way))  # type: ignore[call-overload]
         if other is None:
@@ -94,6 +125,10 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
         if kind == SEND:
             edges.append((number[other] + 1, number[key] + 1, 0))
     return steps, edges, whole
+
+
+def _native_steps(s: Schedule) -> list[int]:
+    return [step for step, kind in enumerate(s.kind.tolist()) if kind >= NATIVE_REDUCE]
 
 
 def check_marked_graph(schedules: Mapping[int, Schedule]) -> None:
@@ -106,6 +141,10 @@ def check_marked_graph(schedules: Mapping[int, Schedule]) -> None:
     """
     steps, edges, whole = _marked_graph(schedules)
     count = 2 * len(steps)
+    late = next(((a, b) for a, b, tokens in edges if tokens < 0), None)
+    if late is not None:
+        rank, step = steps[late[1] // 2]
+        raise ScheduleError(f"rank {rank} step {step} waits for what its native group's lag puts later")
     stuck = _on_cycle(count, [(a, b) for a, b, tokens in edges if not tokens])
     if stuck is None and whole:
         component = _components(count, [(a, b) for a, b, _ in edges])
@@ -208,11 +247,12 @@ def pipelined_seconds(schedules: Mapping[int, Schedule], seconds: Callable[[Sche
         at = 2 * i + (schedules[rank].kind[step] == RECV)
         cost[at] = seconds(schedules[rank], step)
     count = max((schedules[rank].iterations(step) for rank, step in steps), default=1)
-    first = _longest_path(len(cost), [(a, b) for a, b, tokens in edges if not tokens], cost)
+    first = longest_path(len(cost), [(a, b) for a, b, tokens in edges if not tokens], cost)
     return first + (count - 1) * (cycle_ratio(len(cost), edges, cost) if count > 1 else 0.0)
 
 
-def _longest_path(count: int, edges: list[tuple[int, int]], cost: list[float]) -> float:
+def longest_path(count: int, edges: list[tuple[int, int]], cost: list[float]) -> float:
+    """The largest sum of node costs along any path; the edges form no cycle."""
     after: list[list[int]] = [[] for _ in range(count)]
     missing = [0] * count
     for a, b in edges:
