@@ -39,7 +39,7 @@ class Vendor:
 
     name: str
     uniform: bool = False
-    refuses: frozenset[tuple[str, str]] = frozenset()
+    refuses: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

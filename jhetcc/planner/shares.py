@@ -39,10 +39,9 @@ class Lane:
 
 def nic_shares(shape: ClusterShape) -> tuple[Fraction, ...]:
     """Each NIC's share of its cluster's bytes; equal ones of all ranks where no NIC is known."""
-    weights = [Fraction(round(nic.bandwidth)) or Fraction(nic.bandwidth) for nic in shape.nics] or [
-        Fraction(1)
-    ] * shape.size
-    return tuple(weight / sum(weights) for weight in weights)
+    weights = [max(1, round(nic.bandwidth)) for nic in shape.nics] or [1] * shape.size
+    total = sum(weights)
+    return tuple(Fraction(weight, total) for weight in weights)
 
 
 @lru_cache(maxsize=256)
@@ -57,10 +56,11 @@ def lanes(clusters: tuple[ClusterShape, ...]) -> tuple[Lane, ...]:
     """
     ends = [list(accumulate(nic_shares(shape))) for shape in clusters]
     cuts = sorted({Fraction(0), *(end for one in ends for end in one)})
+    borders_of = [shape.borders for shape in clusters]
     result = []
     for begin, end in pairwise(cuts):
         nics = tuple(bisect_right(one, begin) for one in ends)
-        borders = tuple(shape.borders[nic] for shape, nic in zip(clusters, nics, strict=True))
+        borders = tuple(borders[nic] for borders, nic in zip(borders_of, nics, strict=True))
         result.append(Lane(begin, end, nics, borders))
     return tuple(result)
 

@@ -75,10 +75,7 @@ def check_live(program: Program) -> None:
 
 
 def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, int]], list[Edge], list[tuple[int, int]]]:
-    """(rank, step) of each pair of nodes, edges, and edges that stand for all iterations of a step of several.
-
-    Iterations are counted from where the native order puts them: those of a native step come ``lag`` later.
-    """
+    """(rank, step) of each pair of nodes, edges, and edges that stand for all iterations of a step of several."""
     steps = [(rank, step) for rank, s in schedules.items() for step in range(s.steps)]
     number = {key: 2 * i for i, key in enumerate(steps)}
     edges: list[Edge] = []
@@ -116,7 +113,6 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
             raise ScheduleError(f"the members of native group {group} make different calls")
         for members in zip(*by_rank.values(), strict=True):
             edges += [(a, b + 1, 0) for a in members for b in members]
-    edges = [(a, b, tokens + lags.get(b, 0) - lags.get(a, 0)) for a, b, tokens in edges]
     for (kind, *way), key in ends.items():
         other = ends.get((RECV if kind == SEND else SEND, *way))  # type: ignore[call-overload]
         if other is None:
@@ -125,6 +121,22 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
         if kind == SEND:
             edges.append((number[other] + 1, number[key] + 1, 0))
     return steps, edges, whole
+
+
+def _counted_anew(count: int, edges: list[Edge]) -> list[Edge]:
+    """The same graph with each node's iterations counted from another one, so that no edge has less than no token.
+
+    A lag in the native order gives such edges; tokens of cycles stay as they are.
+    """
+    shift = [0] * count
+    for _ in range(count + 1):
+        changed = False
+        for a, b, tokens in edges:
+            if shift[a] - tokens > shift[b]:
+                shift[b], changed = shift[a] - tokens, True
+        if not changed:
+            return [(a, b, tokens + shift[b] - shift[a]) for a, b, tokens in edges]
+    raise ScheduleError("the native order and the waits form a cycle with less than no token")
 
 
 def _native_steps(s: Schedule) -> list[int]:
@@ -141,10 +153,7 @@ def check_marked_graph(schedules: Mapping[int, Schedule]) -> None:
     """
     steps, edges, whole = _marked_graph(schedules)
     count = 2 * len(steps)
-    late = next(((a, b) for a, b, tokens in edges if tokens < 0), None)
-    if late is not None:
-        rank, step = steps[late[1] // 2]
-        raise ScheduleError(f"rank {rank} step {step} waits for what its native group's lag puts later")
+    edges = _counted_anew(count, edges)
     stuck = _on_cycle(count, [(a, b) for a, b, tokens in edges if not tokens])
     if stuck is None and whole:
         component = _components(count, [(a, b) for a, b, _ in edges])
@@ -248,7 +257,9 @@ def pipelined_seconds(schedules: Mapping[int, Schedule], seconds: Callable[[Sche
         cost[at] = seconds(schedules[rank], step)
     count = max((schedules[rank].iterations(step) for rank, step in steps), default=1)
     first = longest_path(len(cost), [(a, b) for a, b, tokens in edges if not tokens], cost)
-    return first + (count - 1) * (cycle_ratio(len(cost), edges, cost) if count > 1 else 0.0)
+    if count == 1:
+        return first
+    return first + (count - 1) * cycle_ratio(len(cost), edges, cost)
 
 
 def longest_path(count: int, edges: list[tuple[int, int]], cost: list[float]) -> float:

@@ -98,9 +98,10 @@ class Program:
             self.first[rank, step] = starts[step]
             kind, length, count = int(s.kind[step]), int(s.length[step]), counts[step]
             sources, target, dependencies = s.sources(step), s.target(step), s.dependencies(step)
+            writes = kind != SEND and not (kind == NATIVE_REDUCE and int(s.peer[step]) != rank)
             for i in range(count):
                 places = tuple((place.buffer, _at(place, i, chunk)) for place in sources)
-                goal = None if kind == SEND else (target.buffer, _at(target, i, chunk))
+                goal = (target.buffer, _at(target, i, chunk)) if writes else None
                 part = min(chunk, length - i * chunk)
                 self.events.append(Event(rank, step, i, kind, places, goal, part, bool(s.final[step])))
                 waits: list[int] = []

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted seconds of a hierarchical plan, and the chunk size that makes them least.
+
+The stages are a small marked graph: per cluster its first stage, what it sends and receives, what it reduces, and its
+last stage, with rings of scratch between them as edges with tokens. The first chunk takes the longest path; the others
+follow at the pace of the slowest cycle: a ring, a NIC, or a cluster whose memory or library does both its stages.
+Source: the alpha-beta model of ``cost.py``; cycle ratios of marked graphs: F. Commoner et al., "Marked directed
+graphs", 1971.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+from ..schedule import Operation, cycle_ratio, longest_path
+from .common import RING_SLOTS
+from .cost import OVERHEAD, rounds
+from .hierarchical import Job
+from .layout import Layout
+from .load import Load, Local, load
+from .profile import Link
+from .shares import nic_shares
+
+__all__ = ["bandwidths", "chunk_sizes", "nic_bandwidths", "seconds", "sequential_chunk"]
+
+_SCRATCH_BYTES = 64 << 20  # what a rank's rings may take
+_FIRST, _SEND, _ADD, _GIVE, _LAST, _OUT, _INTO = range(7)  # nodes of a cluster
+
+
+def cross_link(layout: Layout) -> Link:
+    return layout.profile.tcp if layout.spans_hosts else layout.profile.shm
+
+
+@lru_cache(maxsize=128)
+def nic_bandwidths(layout: Layout) -> list[list[float]]:
+    """Bytes a second of each NIC of each cluster; where no NIC is known, each rank's share of its hosts' links."""
+    result = []
+    for shape in layout.clusters or ():
+        link = 1 / cross_link(layout).beta
+        hosts = len({layout.hosts[rank] for rank in shape.ranks})
+        whole = link * hosts if layout.spans_hosts else link * shape.size
+        result.append([nic.bandwidth for nic in shape.nics] or [whole * float(share) for share in nic_shares(shape)])
+    return result
+
+
+def bandwidths(layout: Layout) -> list[Fraction]:
+    """Of each cluster, all its NICs together; exact, for shares follow them."""
+    return [Fraction(max(1, round(sum(nics)))) for nics in nic_bandwidths(layout)]
+
+
+def _unit(operation: Operation) -> int:
+    return math.lcm(64, operation.itemsize)
+
+
+def _rounded(operation: Operation, nbytes: int) -> int:
+    unit = _unit(operation)
+    return max(unit, -(-nbytes // unit) * unit)
+
+
+def sequential_chunk(operation: Operation, job: Job) -> int:
+    """A chunk that holds the longest piece, so that the stages come one after the other."""
+    return _rounded(operation, load(operation, job).longest)
+
+
+def chunk_sizes(operation: Operation, job: Job) -> list[int]:
+    """What is worth trying: 64 KiB to 4 MiB, as far as the rings fit a rank's scratch; always one."""
+    found = load(operation, job)
+    most = max((max(local.pieces.values(), default=0) for local in found.first + found.last), default=0)
+    rings = RING_SLOTS * max(1, most) * max(shape.size + len(job.clusters) for shape in job.clusters)
+    sizes = [_rounded(operation, 1 << power) for power in range(16, 23)]
+    return [sizes[0], *(size for size in sizes[1:] if size < 2 * found.longest and rings * size <= _SCRATCH_BYTES)]
+
+
+def _local_seconds(layout: Layout, number: int, local: Local, operation: Operation, chunks: int) -> tuple[float, float]:
+    """(latency, busy seconds a chunk) of a stage inside a cluster."""
+    assert layout.clusters is not None
+    shape, profile = layout.clusters[number], layout.profile
+    if not local.nbytes and not local.single:
+        return 0.0, 0.0
+    link = profile.shm if len({layout.hosts[rank] for rank in shape.ranks}) == 1 else profile.tcp
+    hops = max(local.single.values(), default=0) / chunks * link.beta
+    if not local.nbytes:
+        return link.alpha, hops
+    each = local.nbytes / chunks
+    native = shape.native(operation.reduction, operation.dtype) if operation.reduction != "none" else shape.vendor
+    if native and shape.vendor is not None:
+        library = profile.library(shape.vendor.name)
+        calls, a_byte = sum(local.pieces.values()), library.reduce if local.reduces else library.move
+        return library.alpha, (calls - 1) * library.alpha + each * a_byte + hops
+    most, least = max(local.by_root.values()), min(local.by_root[rank] for rank in shape.ranks)
+    moved = max(local.nbytes - least, (shape.size - 1) * most) / chunks
+    count = max(sum(local.pieces.values()), (shape.size - 1) * max(local.pieces.values()))
+    busy = moved * link.beta + (count - 1) * OVERHEAD * link.alpha + hops
+    return link.alpha, busy + (shape.size * most / chunks * profile.reduce if local.reduces else 0.0)
+
+
+def seconds(operation: Operation, layout: Layout, job: Job, chunk: int) -> float:
+    """Predicted seconds with one chunk size."""
+    found, many = load(operation, job), len(job.clusters)
+    agreed = 0.0
+    if operation.reduction == "none" or operation.name == "reduce":
+        agreed = 2 * layout.profile.shm.alpha + rounds(many) * cross_link(layout).alpha
+    if not found.longest:
+        return agreed
+    chunks = max(1, -(-found.longest // chunk))
+    cost, latency = [0.0] * (7 * many), [0.0] * (7 * many)
+    for number in range(many):
+        _fill_cluster(operation, layout, job, found, number, chunks, cost, latency)
+    path, tokens = _edges(found, many)
+    through = longest_path(7 * many, path, [a + b for a, b in zip(cost, latency, strict=True)])
+    if chunks == 1:
+        return agreed + through
+    rings = cycle_ratio(7 * many, tokens, [a + b for a, b in zip(cost, latency, strict=True)])
+    return agreed + through + (chunks - 1) * max(rings, _busiest(cost, many))
+
+
+def _fill_cluster(operation, layout: Layout, job: Job, found: Load, number: int, chunks: int, cost, latency) -> None:
+    at, shape, profile = 7 * number, job.clusters[number], layout.profile
+    latency[at + _FIRST], cost[at + _FIRST] = _local_seconds(layout, number, found.first[number], operation, chunks)
+    latency[at + _LAST], cost[at + _LAST] = _local_seconds(layout, number, found.last[number], operation, chunks)
+    owned = max((found.owned[rank] for rank in shape.ranks), default=0) / chunks
+    if len(job.clusters) > 1 and owned:
+        if job.border and shape.vendor is not None:
+            library = profile.library(shape.vendor.name)
+            latency[at + _ADD], cost[at + _ADD] = library.alpha, owned * library.reduce
+        else:
+            cost[at + _ADD] = owned * len(job.clusters) * profile.reduce
+    link = cross_link(layout)
+    for nic, bandwidth in enumerate(nic_bandwidths(layout)[number]):
+        ways: Sequence = (found.out, found.into)
+        for phase, node in ((0, _SEND), (1, _GIVE)):
+            nbytes = max(way[number, nic, phase] for way in ways) / chunks
+            if nbytes:
+                extra = (found.messages[number, nic, phase] - 1) * OVERHEAD * link.alpha
+                latency[at + node] = link.alpha
+                cost[at + node] = max(cost[at + node], nbytes / bandwidth + extra)
+        for way, node in zip(ways, (_OUT, _INTO), strict=True):
+            busy = (way[number, nic, 0] + way[number, nic, 1]) / chunks / bandwidth
+            cost[at + node] = max(cost[at + node], busy)
+
+
+def _edges(found: Load, many: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+    """The way of a chunk, and that way with the rings that bound it."""
+    path: list[tuple[int, int]] = []
+    for number in range(many):
+        at = 7 * number
+        path += [(at + a, at + b) for a, b in ((_FIRST, _SEND), (_SEND, _ADD), (_ADD, _GIVE), (_GIVE, _LAST))]
+    path += [(7 * a + _SEND, 7 * b + _SEND + 1) for a, b in found.pairs[0]]
+    path += [(7 * a + _GIVE, 7 * b + _LAST) for a, b in found.pairs[1]]
+    return path, [(a, b, 0) for a, b in path] + [(b, a, RING_SLOTS) for a, b in path]
+
+
+def _busiest(cost: list[float], many: int) -> float:
+    """Seconds a chunk that the busiest thing needs; a cluster's memory, or its library, does both its stages."""
+    worst = 0.0
+    for at in range(0, 7 * many, 7):
+        worst = max(worst, cost[at + _FIRST] + cost[at + _LAST] + cost[at + _ADD], cost[at + _OUT], cost[at + _INTO])
+    return worst
