@@ -10,10 +10,10 @@ from functools import partial
 from ..schedule import Operation, Plan, Schedule, fnv1a
 from . import direct, direct_reduce, halving_doubling, hierarchical, hierarchical_cost, ring, tree
 from .common import chunk_bytes as agreed_chunk_bytes
-from .hierarchical import Job
+from .hierarchical import Basis
 from .layout import Layout
 
-__all__ = ["ALGORITHMS", "HIERARCHICAL", "Algorithm", "Candidate", "candidates", "job", "plan", "rated", "why_unfit"]
+__all__ = ["ALGORITHMS", "HIERARCHICAL", "Algorithm", "Candidate", "basis", "candidates", "plan", "rated", "why_unfit"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def why_unfit(name: str, operation: Operation, layout: Layout) -> str | None:
     return ALGORITHMS[name].fits(operation, layout.size)
 
 
-def job(name: str, operation: Operation, layout: Layout) -> Job:
+def basis(name: str, operation: Operation, layout: Layout) -> Basis:
     """What a hierarchical method that fits is made from."""
     assert layout.clusters is not None
     return hierarchical.owners(operation, layout.clusters, hierarchical_cost.bandwidths(layout), HIERARCHICAL[name][0])
@@ -103,7 +103,7 @@ def rated(operation: Operation, layout: Layout) -> list[Candidate]:
 
 
 def _rate_hierarchical(name: str, operation: Operation, layout: Layout) -> Candidate:
-    made = job(name, operation, layout)
+    made = basis(name, operation, layout)
     if HIERARCHICAL[name][1]:
         chunks = [hierarchical_cost.sequential_chunk(operation, made)]
     else:
@@ -163,7 +163,7 @@ def plan(operation: Operation, layout: Layout, *, algorithm: str | None = None, 
         raise ValueError(f"chunk_bytes {chunk} is not a positive multiple of the item size {operation.itemsize}")
     if algorithm in ALGORITHMS:
         return Plan(operation, layout.size, algorithm, chunk, ALGORITHMS[algorithm].build)
-    made = job(algorithm, operation, layout)
+    made = basis(algorithm, operation, layout)
     # Ranks that plan with other clusters, NICs or shares must not meet: their hashes differ.
     detail = f"{fnv1a(repr(made).encode()):016x}"
-    return Plan(operation, layout.size, algorithm, chunk, partial(hierarchical.build, job=made), detail)
+    return Plan(operation, layout.size, algorithm, chunk, partial(hierarchical.build, basis=made), detail)

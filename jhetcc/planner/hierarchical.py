@@ -22,14 +22,14 @@ from .clusters import ClusterShape
 from .common import RING_SLOTS, reduces_in_one_step
 from .hierarchical_moves import build_flows, build_spread
 from .pieces import PIECES_MAX, Reduced, cluster_of, count_flows, reduced
-from .shares import lanes
+from .shares import shares
 from .stages import BORDER_LAG, Held, agree, collect, hand_out
 
-__all__ = ["Job", "border_able", "build", "fits", "owners"]
+__all__ = ["Basis", "border_able", "build", "fits", "owners"]
 
 
 @dataclass(frozen=True)
-class Job:
+class Basis:
     """What a hierarchical plan is made from, besides its operation.
 
     Attributes:
@@ -49,11 +49,11 @@ def border_able(operation: Operation, clusters: tuple[ClusterShape, ...]) -> lis
     return [shape.size >= many and shape.native(operation.reduction, operation.dtype) for shape in clusters]
 
 
-def owners(operation: Operation, clusters: tuple[ClusterShape, ...], bandwidths, border: bool) -> Job:
-    """The job of a plan; with border communicators the owners are those that can, in equal parts."""
+def owners(operation: Operation, clusters: tuple[ClusterShape, ...], bandwidths, border: bool) -> Basis:
+    """The basis of a plan; with border communicators the owners are those that can, in equal parts."""
     if border:
         bandwidths = [Fraction(able) for able in border_able(operation, clusters)]
-    return Job(clusters, tuple(bandwidths), border)
+    return Basis(clusters, tuple(bandwidths), border)
 
 
 def fits(operation: Operation, clusters: tuple[ClusterShape, ...] | None, border: bool = False) -> str | None:
@@ -81,7 +81,7 @@ def fits(operation: Operation, clusters: tuple[ClusterShape, ...] | None, border
         if not (any(able) if operation.is_all_reduce else all(able)):
             return "a cluster that would reduce has no library for it, or fewer ranks than there are clusters"
     size = len_of(clusters)
-    pieces = count_flows(operation, clusters) if reduction == "none" else size + many * len(lanes(clusters))
+    pieces = count_flows(operation, clusters) if reduction == "none" else size + many * len(shares(clusters))
     return f"{pieces} pieces are too many to forward" if pieces >= PIECES_MAX else None
 
 
@@ -89,11 +89,11 @@ def len_of(clusters: tuple[ClusterShape, ...]) -> int:
     return sum(shape.size for shape in clusters)
 
 
-def build(plan: Plan, rank: int, job: Job) -> Schedule:
+def build(plan: Plan, rank: int, basis: Basis) -> Schedule:
     b = Builder(plan, rank)
-    operation, clusters = plan.operation, job.clusters
+    operation, clusters = plan.operation, basis.clusters
     if operation.reduction != "none":
-        _build_reduction(b, job)
+        _build_reduction(b, basis)
     elif operation.name in ("all_gather", "broadcast"):
         build_spread(b, clusters)
     elif operation.name == "barrier":
@@ -103,20 +103,20 @@ def build(plan: Plan, rank: int, job: Job) -> Schedule:
     return b.finish()
 
 
-def _build_reduction(b: Builder, job: Job) -> None:
+def _build_reduction(b: Builder, basis: Basis) -> None:
     operation = b.operation
-    pieces = reduced(operation, job.clusters, job.bandwidths)
+    pieces = reduced(operation, basis.clusters, basis.bandwidths)
     if operation.name == "reduce" or not pieces:
-        agree(b, job.clusters)
+        agree(b, basis.clusters)
     if not pieces:
         return
-    only = job.clusters[0]
-    if len(job.clusters) == 1 and only.vendor is not None and only.vendor.uniform and operation.is_all_reduce:
+    only = basis.clusters[0]
+    if len(basis.clusters) == 1 and only.vendor is not None and only.vendor.uniform and operation.is_all_reduce:
         step = b.native_all_reduce(only.ranks, b.input(), b.output(), b.input_bytes)
         if operation.reduction == "mean":
             b.reduce(b.output(), [b.output()], b.input_bytes, final=True, after=[step])
         return
-    work = _Reduction(b, job)
+    work = _Reduction(b, basis)
     reads = [step for number, piece in enumerate(pieces) for step in work.piece(number, piece)]
     if operation.name == "reduce" and b.rank != operation.root:
         b.fill(b.output(), b.output_bytes, after=[(step, WHOLE) for step in reads])
@@ -125,17 +125,17 @@ def _build_reduction(b: Builder, job: Job) -> None:
 class _Reduction:
     """One rank's steps for the pieces of a reduction."""
 
-    def __init__(self, b: Builder, job: Job):
+    def __init__(self, b: Builder, basis: Basis):
         self.b = b
-        self.job = job
-        self.clusters = job.clusters
-        self.number = cluster_of(job.clusters, b.size)[b.rank]
-        self.shape = job.clusters[self.number]
+        self.basis = basis
+        self.clusters = basis.clusters
+        self.number = cluster_of(basis.clusters, b.size)[b.rank]
+        self.shape = basis.clusters[self.number]
         self.native = self.shape.native(b.operation.reduction, b.operation.dtype)
 
     def piece(self, stream: int, piece: Reduced) -> list[int]:
         """Adds the steps of one piece; returns those that read the input."""
-        b, borders, length = self.b, piece.lane.borders, piece.length
+        b, borders, length = self.b, piece.share.borders, piece.length
         border, owner = borders[self.number], borders[piece.owner]
         source = b.input(piece.begin)
         if b.rank == owner:
@@ -147,11 +147,11 @@ class _Reduction:
         held = collect(b, self.shape, self.native, border, source, length, stream)
         read = held.read
         if b.rank == border:
-            to = owner if not self.job.border else self._holders(piece)[self.number]
+            to = owner if not self.basis.border else self._holders(piece)[self.number]
             sent = b.send(to, held.place, length, stream, after=held.steps)
             held.empty(b, sent)
             read = read or [sent]
-        if self.job.border and self.number == piece.owner:
+        if self.basis.border and self.number == piece.owner:
             self._hold(stream, piece, owner)
         if piece.target == b.rank:
             b.recv(owner, b.output(piece.at), length, stream, after=read)
@@ -167,13 +167,13 @@ class _Reduction:
         held = collect(b, self.shape, self.native, b.rank, source, length, stream, result if alone else None)
         if alone and held.step is not None:
             return held, held.step
-        if self.job.border:
+        if self.basis.border:
             members = self._holders(piece)
             final = b.native_reduce(members, b.rank, held.place, result, length, BORDER_LAG, after=held.steps)
             held.empty(b, final)
             return held, b.reduce(result, [result], length, final=True, after=[final]) if mean else final
         rings = {other: b.ring(length, RING_SLOTS) for other in range(len(self.clusters)) if other != piece.owner}
-        received = {other: b.recv(piece.lane.borders[other], place, length, stream) for other, place in rings.items()}
+        received = {other: b.recv(piece.share.borders[other], place, length, stream) for other, place in rings.items()}
         sources = [rings.get(number, held.place) for number in range(len(self.clusters))]
         final = b.reduce(result, sources, length, final=True, after=[*received.values(), *held.steps])
         held.empty(b, final)
@@ -184,7 +184,7 @@ class _Reduction:
     def _holders(self, piece: Reduced) -> list[int]:
         """The owner cluster's ranks that each hold one cluster's contribution, in cluster order; the owner its own."""
         shape = self.clusters[piece.owner]
-        place = shape.ranks.index(piece.lane.borders[piece.owner])
+        place = shape.ranks.index(piece.share.borders[piece.owner])
         others = iter([*shape.ranks[place + 1 :], *shape.ranks[:place]])
         owner = shape.ranks[place]
         return [owner if number == piece.owner else next(others) for number in range(len(self.clusters))]
@@ -195,14 +195,14 @@ class _Reduction:
         if b.rank not in members:
             return
         place = b.ring(piece.length, RING_SLOTS)
-        recv = b.recv(piece.lane.borders[members.index(b.rank)], place, piece.length, stream)
+        recv = b.recv(piece.share.borders[members.index(b.rank)], place, piece.length, stream)
         step = b.native_reduce(members, owner, place, Place(0), piece.length, BORDER_LAG, after=[recv])
         b.reuse(recv, place, step)
 
     def _give_result(self, stream: int, piece: Reduced, result: Place, final: int) -> None:
         b = self.b
         if piece.target is None:
-            for number, border in enumerate(piece.lane.borders):
+            for number, border in enumerate(piece.share.borders):
                 if number != self.number:
                     b.send(border, result, piece.length, stream, after=[final])
             hand_out(b, self.shape, self.native, b.rank, result, result, piece.length, stream, [final])

@@ -18,7 +18,7 @@ from functools import lru_cache
 from ..schedule import Operation, cycle_ratio, longest_path
 from .common import RING_SLOTS
 from .cost import OVERHEAD, rounds
-from .hierarchical import Job
+from .hierarchical import Basis
 from .layout import Layout
 from .load import Load, Local, load
 from .profile import Link
@@ -60,16 +60,16 @@ def _rounded(operation: Operation, nbytes: int) -> int:
     return max(unit, -(-nbytes // unit) * unit)
 
 
-def sequential_chunk(operation: Operation, job: Job) -> int:
+def sequential_chunk(operation: Operation, basis: Basis) -> int:
     """A chunk that holds the longest piece, so that the stages come one after the other."""
-    return _rounded(operation, load(operation, job).longest)
+    return _rounded(operation, load(operation, basis).longest)
 
 
-def chunk_sizes(operation: Operation, job: Job) -> list[int]:
+def chunk_sizes(operation: Operation, basis: Basis) -> list[int]:
     """What is worth trying: 64 KiB to 4 MiB, as far as the rings fit a rank's scratch; always one."""
-    found = load(operation, job)
+    found = load(operation, basis)
     most = max((max(local.pieces.values(), default=0) for local in found.first + found.last), default=0)
-    rings = RING_SLOTS * max(1, most) * max(shape.size + len(job.clusters) for shape in job.clusters)
+    rings = RING_SLOTS * max(1, most) * max(shape.size + len(basis.clusters) for shape in basis.clusters)
     sizes = [_rounded(operation, 1 << power) for power in range(16, 23)]
     return [sizes[0], *(size for size in sizes[1:] if size < 2 * found.longest and rings * size <= _SCRATCH_BYTES)]
 
@@ -97,9 +97,9 @@ def _local_seconds(layout: Layout, number: int, local: Local, operation: Operati
     return link.alpha, busy + (shape.size * most / chunks * profile.reduce if local.reduces else 0.0)
 
 
-def seconds(operation: Operation, layout: Layout, job: Job, chunk: int) -> float:
+def seconds(operation: Operation, layout: Layout, basis: Basis, chunk: int) -> float:
     """Predicted seconds with one chunk size."""
-    found, many = load(operation, job), len(job.clusters)
+    found, many = load(operation, basis), len(basis.clusters)
     agreed = 0.0
     if operation.reduction == "none" or operation.name == "reduce":
         agreed = 2 * layout.profile.shm.alpha + rounds(many) * cross_link(layout).alpha
@@ -108,7 +108,7 @@ def seconds(operation: Operation, layout: Layout, job: Job, chunk: int) -> float
     chunks = max(1, -(-found.longest // chunk))
     cost, latency = [0.0] * (7 * many), [0.0] * (7 * many)
     for number in range(many):
-        _fill_cluster(operation, layout, job, found, number, chunks, cost, latency)
+        _fill_cluster(operation, layout, basis, found, number, chunks, cost, latency)
     path, tokens = _edges(found, many)
     through = longest_path(7 * many, path, [a + b for a, b in zip(cost, latency, strict=True)])
     if chunks == 1:
@@ -117,17 +117,19 @@ def seconds(operation: Operation, layout: Layout, job: Job, chunk: int) -> float
     return agreed + through + (chunks - 1) * max(rings, _busiest(cost, many))
 
 
-def _fill_cluster(operation, layout: Layout, job: Job, found: Load, number: int, chunks: int, cost, latency) -> None:
-    at, shape, profile = 7 * number, job.clusters[number], layout.profile
+def _fill_cluster(
+    operation, layout: Layout, basis: Basis, found: Load, number: int, chunks: int, cost, latency
+) -> None:
+    at, shape, profile = 7 * number, basis.clusters[number], layout.profile
     latency[at + _FIRST], cost[at + _FIRST] = _local_seconds(layout, number, found.first[number], operation, chunks)
     latency[at + _LAST], cost[at + _LAST] = _local_seconds(layout, number, found.last[number], operation, chunks)
     owned = max((found.owned[rank] for rank in shape.ranks), default=0) / chunks
-    if len(job.clusters) > 1 and owned:
-        if job.border and shape.vendor is not None:
+    if len(basis.clusters) > 1 and owned:
+        if basis.border and shape.vendor is not None:
             library = profile.library(shape.vendor.name)
             latency[at + _ADD], cost[at + _ADD] = library.alpha, owned * library.reduce
         else:
-            cost[at + _ADD] = owned * len(job.clusters) * profile.reduce
+            cost[at + _ADD] = owned * len(basis.clusters) * profile.reduce
     link = cross_link(layout)
     for nic, bandwidth in enumerate(nic_bandwidths(layout)[number]):
         ways: Sequence = (found.out, found.into)

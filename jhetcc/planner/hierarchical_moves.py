@@ -38,16 +38,16 @@ def build_spread(b: Builder, clusters: tuple[ClusterShape, ...]) -> None:
         if where[piece.source] == mine:
             _spread_from_here(b, clusters, mine, native, stream, piece)
             continue
-        border, target = piece.lane.borders[mine], b.output(piece.at)
+        border, target = piece.share.borders[mine], b.output(piece.at)
         after = []
         if b.rank == border:
-            after = [b.recv(piece.lane.borders[where[piece.source]], target, piece.length, stream)]
+            after = [b.recv(piece.share.borders[where[piece.source]], target, piece.length, stream)]
         hand_out(b, clusters[mine], native, border, target, target, piece.length, stream, after)
 
 
 def _spread_from_here(b: Builder, clusters: Clusters, mine: int, native: bool, stream: int, piece: Spread) -> None:
     """The stages of a piece in its source's cluster."""
-    shape, border, length = clusters[mine], piece.lane.borders[mine], piece.length
+    shape, border, length = clusters[mine], piece.share.borders[mine], piece.length
     source, target = b.input(piece.begin), b.output(piece.at)
     have: list[int] = []
     by_border = b.operation.name == "broadcast" and not native and border != piece.source
@@ -66,7 +66,7 @@ def _spread_from_here(b: Builder, clusters: Clusters, mine: int, native: bool, s
         have = hand_out(b, shape, False, piece.source, source, target, length, stream)
     if b.rank == border:
         at_source = b.rank == piece.source
-        for number, other in enumerate(piece.lane.borders):
+        for number, other in enumerate(piece.share.borders):
             if number != mine:
                 b.send(other, source if at_source else target, length, stream, after=[] if at_source else have)
 

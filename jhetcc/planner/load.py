@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from ..schedule import Operation
 from .clusters import ClusterShape
-from .hierarchical import Job
+from .hierarchical import Basis
 from .pieces import cluster_of, flows, reduced, spread
-from .shares import Lane
+from .shares import Share
 
 __all__ = ["Load", "Local", "load"]
 
@@ -78,12 +78,12 @@ class Load:
 
 
 @lru_cache(maxsize=128)
-def load(operation: Operation, job: Job) -> Load:
+def load(operation: Operation, basis: Basis) -> Load:
     """The load of an operation."""
-    clusters = job.clusters
+    clusters = basis.clusters
     result = Load([Local() for _ in clusters], [Local() for _ in clusters])
     if operation.reduction != "none":
-        for piece in reduced(operation, clusters, job.bandwidths):
+        for piece in reduced(operation, clusters, basis.bandwidths):
             _add_reduced(result, clusters, piece)
     elif operation.name in ("all_gather", "broadcast"):
         where = cluster_of(clusters, sum(shape.size for shape in clusters))
@@ -97,44 +97,44 @@ def load(operation: Operation, job: Job) -> Load:
 
 
 def _add_reduced(result: Load, clusters: tuple[ClusterShape, ...], piece) -> None:
-    lane: Lane = piece.lane
+    share: Share = piece.share
     owner, length = piece.owner, piece.length
     result.longest = max(result.longest, length)
-    result.owned[lane.borders[owner]] += length
+    result.owned[share.borders[owner]] += length
     for number, shape in enumerate(clusters):
-        border = lane.borders[number]
+        border = share.borders[number]
         if shape.size > 1:
             result.first[number].reduces = True
             result.first[number].rooted(border, length)
             if piece.target is None:
                 result.last[number].rooted(border, length)
         if number != owner:
-            result.cross(number, lane.nics[number], owner, lane.nics[owner], length, 0)
+            result.cross(number, share.nics[number], owner, share.nics[owner], length, 0)
             if piece.target is None:
-                result.cross(owner, lane.nics[owner], number, lane.nics[number], length, 1)
+                result.cross(owner, share.nics[owner], number, share.nics[number], length, 1)
     if piece.target is not None:
-        result.last[owner].hop(lane.borders[owner], piece.target, length)
+        result.last[owner].hop(share.borders[owner], piece.target, length)
 
 
 def _add_spread(result: Load, clusters: tuple[ClusterShape, ...], home: int, piece) -> None:
-    lane: Lane = piece.lane
+    share: Share = piece.share
     result.longest = max(result.longest, piece.length)
     for number, shape in enumerate(clusters):
         if number != home:
-            result.cross(home, lane.nics[home], number, lane.nics[number], piece.length, 0)
+            result.cross(home, share.nics[home], number, share.nics[number], piece.length, 0)
         if shape.size > 1:
             stage = result.first if number == home else result.last
-            stage[number].rooted(piece.source if number == home else lane.borders[number], piece.length)
+            stage[number].rooted(piece.source if number == home else share.borders[number], piece.length)
 
 
 def _add_flow(result: Load, where: list[int], flow) -> None:
     result.longest = max(result.longest, flow.length)
     source, target = flow.path[0], flow.path[-1]
-    if flow.lane is None:
+    if flow.share is None:
         result.first[where[source]].hop(source, target, flow.length)
         return
-    near, far = flow.lane.borders
+    near, far = flow.share.borders
     result.first[where[source]].hop(source, near, flow.length)
     result.last[where[target]].hop(far, target, flow.length)
-    nic_a, nic_b = flow.lane.nics
+    nic_a, nic_b = flow.share.nics
     result.cross(where[source], nic_a, where[target], nic_b, flow.length, 0)

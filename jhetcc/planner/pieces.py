@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 
 from ..schedule import Operation
 from .clusters import ClusterShape
-from .shares import Lane, cut, lanes, owner_shares
+from .shares import Share, cut, owner_shares, shares
 
 __all__ = ["PIECES_MAX", "Flow", "Reduced", "Spread", "cluster_of", "count_flows", "flows", "reduced", "spread"]
 
@@ -29,7 +29,7 @@ class Reduced:
     Attributes:
       begin, length: their place in the input.
       owner: the cluster whose border rank reduces what the clusters hold.
-      lane: who carries them.
+      share: who carries them.
       target: the one rank that gets the result, None for all of them.
       at: place in the target's output.
     """
@@ -37,7 +37,7 @@ class Reduced:
     begin: int
     length: int
     owner: int
-    lane: Lane
+    share: Share
     target: int | None
     at: int
 
@@ -49,7 +49,7 @@ class Spread:
     source: int
     begin: int
     length: int
-    lane: Lane
+    share: Share
     at: int
 
 
@@ -61,7 +61,7 @@ class Flow:
     begin: int
     length: int
     at: int
-    lane: Lane | None  # None within a cluster
+    share: Share | None  # None within a cluster
 
 
 def cluster_of(clusters: Clusters, size: int) -> list[int]:
@@ -86,18 +86,18 @@ def reduced(operation: Operation, clusters: Clusters, bandwidths: tuple[Fraction
     count = operation.nbytes // item
     found: list[Reduced] = []
 
-    def add(begin: int, end: int, owner: int, lane: Lane, target: int | None, at: int) -> None:
+    def add(begin: int, end: int, owner: int, share: Share, target: int | None, at: int) -> None:
         if end > begin:
-            found.append(Reduced(begin * item, (end - begin) * item, owner, lane, target, at * item))
+            found.append(Reduced(begin * item, (end - begin) * item, owner, share, target, at * item))
 
     if operation.is_all_reduce:
         able = [number for number, bandwidth in enumerate(bandwidths) if bandwidth]
-        shares = owner_shares([bandwidths[number] for number in able])
-        ends = [int(count * end) for end in accumulate(shares, initial=Fraction(0))]
+        owned = owner_shares([bandwidths[number] for number in able])
+        ends = [int(count * end) for end in accumulate(owned, initial=Fraction(0))]
         for owner, (begin, end) in zip(able, pairwise(ends), strict=True):
-            for lane in lanes(clusters):
-                a, b = (begin + x for x in cut(end - begin, lane))
-                add(a, b, owner, lane, None, a)
+            for share in shares(clusters):
+                a, b = (begin + x for x in cut(end - begin, share))
+                add(a, b, owner, share, None, a)
         return tuple(found)
     for owner, shape in enumerate(clusters):
         if operation.name == "reduce":
@@ -105,15 +105,15 @@ def reduced(operation: Operation, clusters: Clusters, bandwidths: tuple[Fraction
             block = count
         else:
             targets, block = list(shape.ranks), count // size
-        for lane in lanes(clusters) if block else ():
-            # The targets' blocks end to end; a lane's part of that covers blocks and ends of blocks.
-            a, b = cut(block * len(targets), lane)
+        for share in shares(clusters) if block else ():
+            # The targets' blocks end to end; a share's part of that covers blocks and ends of blocks.
+            a, b = cut(block * len(targets), share)
             for number in range(a // block, -(-b // block)):
                 low, high = max(a, number * block), min(b, (number + 1) * block)
                 target = targets[number]
                 base = 0 if operation.name == "reduce" else target * block
                 at = low - number * block
-                add(base + at, base + high - number * block, owner, lane, target, at)
+                add(base + at, base + high - number * block, owner, share, target, at)
     return tuple(found)
 
 
@@ -141,9 +141,9 @@ def spread(operation: Operation, clusters: Clusters) -> tuple[Spread, ...]:
     for shape in clusters:
         own = [(rank, *rows[rank]) for rank in shape.ranks if rank in rows and rows[rank][1]]
         total = sum(length for _, _, length in own) // item
-        for lane in lanes(clusters):
-            for (rank, at, _), low, high in _overlaps(own, *cut(total, lane), item):
-                found.append(Spread(rank, low, high - low, lane, at + low))
+        for share in shares(clusters):
+            for (rank, at, _), low, high in _overlaps(own, *cut(total, share), item):
+                found.append(Spread(rank, low, high - low, share, at + low))
     return tuple(found)
 
 
@@ -159,7 +159,7 @@ def _overlaps(own, a: int, b: int, item: int):
 
 def count_flows(operation: Operation, clusters: Clusters) -> int:
     """How many pieces ``flows`` gives at most, without making them."""
-    size, cuts = sum(shape.size for shape in clusters), len(lanes(clusters))
+    size, cuts = sum(shape.size for shape in clusters), len(shares(clusters))
     many = {"all_to_all": size * size, "ppermute": len(operation.perm or ())}.get(operation.name)
     return size + cuts * len(clusters) if many is None else many * cuts
 
@@ -191,15 +191,15 @@ def flows(operation: Operation, clusters: Clusters) -> tuple[Flow, ...]:
                 places = (0, at) if name == "gather" else (at, 0)
                 found.append(_flow(ends, places[0], length, places[1], None))
             continue
-        between = lanes((shape, clusters[where[root]]))
+        between = shares((shape, clusters[where[root]]))
         total = sum(length for _, _, length in own) // operation.itemsize
-        for lane in between:
-            for (rank, at, _), low, high in _overlaps(own, *cut(total, lane), operation.itemsize):
-                near, far = lane.borders
+        for share in between:
+            for (rank, at, _), low, high in _overlaps(own, *cut(total, share), operation.itemsize):
+                near, far = share.borders
                 if name == "gather":
-                    found.append(_flow((rank, near, far, root), low, high - low, at + low, lane))
+                    found.append(_flow((rank, near, far, root), low, high - low, at + low, share))
                 else:
-                    turned = Lane(lane.begin, lane.end, lane.nics[::-1], lane.borders[::-1])
+                    turned = Share(share.begin, share.end, share.nics[::-1], share.borders[::-1])
                     found.append(_flow((root, far, near, rank), at + low, high - low, low, turned))
     return tuple(found)
 
@@ -208,16 +208,16 @@ def _cut_alike(operation: Operation, clusters: Clusters, where: list[int], pairs
     item = operation.itemsize
     found = []
     for a, b, begin, at, length in pairs:
-        for lane in lanes(clusters):
-            low, high = (x * item for x in cut(length // item, lane))
+        for share in shares(clusters):
+            low, high = (x * item for x in cut(length // item, share))
             if high > low:
                 near, far = where[a], where[b]
                 straight = near == far
-                path = (a, b) if straight else (a, lane.borders[near], lane.borders[far], b)
-                one = Lane(lane.begin, lane.end, (lane.nics[near], lane.nics[far]), path[1:3])
+                path = (a, b) if straight else (a, share.borders[near], share.borders[far], b)
+                one = Share(share.begin, share.end, (share.nics[near], share.nics[far]), path[1:3])
                 found.append(_flow(path, begin + low, high - low, at + low, None if straight else one))
     return tuple(found)
 
 
-def _flow(path: tuple[int, ...], begin: int, length: int, at: int, lane: Lane | None) -> Flow:
-    return Flow(tuple(dict.fromkeys(path)), begin, length, at, lane)
+def _flow(path: tuple[int, ...], begin: int, length: int, at: int, share: Share | None) -> Flow:
+    return Flow(tuple(dict.fromkeys(path)), begin, length, at, share)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ..schedule import SEND, Operation, Plan
-from .choice import HIERARCHICAL, Candidate, job, plan, rated
+from .choice import HIERARCHICAL, Candidate, basis, plan, rated
 from .clusters import ClusterShape
 from .hierarchical_cost import bandwidths, nic_bandwidths
 from .layout import Layout
@@ -107,7 +107,7 @@ def explain(operation: Operation, layout: Layout, *, algorithm: str | None = Non
 
 def _hierarchical(chosen: Plan, layout: Layout):
     operation, clusters = chosen.operation, layout.clusters or ()
-    made = job(chosen.algorithm, operation, layout)
+    made = basis(chosen.algorithm, operation, layout)
     work = load(operation, made)
     names = [_nic_names(number, shape) for number, shape in enumerate(clusters)]
     used = {key[:2] for key, nbytes in (*work.out.items(), *work.into.items()) if nbytes}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who carries what between clusters: shares of NICs, lanes from NICs to NICs, and which cluster reduces what.
+"""Who carries what between clusters: each NIC's share, from which NIC to which, and which cluster reduces what.
 
-Every cluster cuts the unit interval among its NICs by bandwidth; where all their cuts meet, lanes begin and end, so
-that in each lane every cluster has one NIC and one border. This is the north-west corner rule of the transport
+Every cluster cuts the unit interval among its NICs by bandwidth; where all their cuts meet, shares begin and end, so
+that in each share every cluster has one NIC and one border. This is the north-west corner rule of the transport
 problem. Each NIC carries its part of what its cluster sends and receives, so no assignment takes less time: a cluster
 of bandwidth B cannot move V bytes in less than V / B.
 """
@@ -18,11 +18,11 @@ from itertools import accumulate, pairwise
 
 from .clusters import ClusterShape
 
-__all__ = ["Lane", "cut", "lanes", "nic_shares", "owner_shares"]
+__all__ = ["Share", "cut", "nic_shares", "owner_shares", "shares"]
 
 
 @dataclass(frozen=True)
-class Lane:
+class Share:
     """A part of the bytes between clusters.
 
     Attributes:
@@ -45,13 +45,13 @@ def nic_shares(shape: ClusterShape) -> tuple[Fraction, ...]:
 
 
 @lru_cache(maxsize=256)
-def lanes(clusters: tuple[ClusterShape, ...]) -> tuple[Lane, ...]:
-    """The lanes between these clusters, in order; at most as many as they have NICs.
+def shares(clusters: tuple[ClusterShape, ...]) -> tuple[Share, ...]:
+    """The shares between these clusters, in order; at most as many as they have NICs.
 
     Example:
       >>> from .clusters import Nic
       >>> fast = ClusterShape((0, 1), nics=(Nic(3e9), Nic(1e9)))
-      >>> [(lane.nics, str(lane.end)) for lane in lanes((fast, ClusterShape((2, 3))))]
+      >>> [(share.nics, str(share.end)) for share in shares((fast, ClusterShape((2, 3))))]
       [((0, 0), '1/2'), ((0, 1), '3/4'), ((1, 1), '1')]
     """
     ends = [list(accumulate(nic_shares(shape))) for shape in clusters]
@@ -61,13 +61,13 @@ def lanes(clusters: tuple[ClusterShape, ...]) -> tuple[Lane, ...]:
     for begin, end in pairwise(cuts):
         nics = tuple(bisect_right(one, begin) for one in ends)
         borders = tuple(borders[nic] for borders, nic in zip(borders_of, nics, strict=True))
-        result.append(Lane(begin, end, nics, borders))
+        result.append(Share(begin, end, nics, borders))
     return tuple(result)
 
 
-def cut(count: int, lane: Lane) -> tuple[int, int]:
-    """The items of ``count`` that a lane carries, as (begin, end); the lanes together carry each once."""
-    return int(count * lane.begin), int(count * lane.end)
+def cut(count: int, share: Share) -> tuple[int, int]:
+    """The items of ``count`` that a share carries, as (begin, end); the shares together carry each once."""
+    return int(count * share.begin), int(count * share.end)
 
 
 def owner_shares(bandwidths: Sequence[Fraction]) -> tuple[Fraction, ...]:

@@ -113,15 +113,15 @@ def hand_out(
 
 def agree(b: Builder, clusters: Sequence[ClusterShape]) -> None:
     """Empty messages: members to their first border, rounds among these, and back; who completes knows all have started."""
-    leaders = [shape.borders[0] for shape in clusters]
+    heads = [shape.borders[0] for shape in clusters]
     number = next(number for number, shape in enumerate(clusters) if b.rank in shape.ranks)
-    leader, members = leaders[number], clusters[number].ranks
-    if b.rank != leader:
-        b.send(leader, b.input(), 0, AGREEMENT_STREAM)
-        b.recv(leader, b.output(), 0, AGREEMENT_STREAM)
+    head, members = heads[number], clusters[number].ranks
+    if b.rank != head:
+        b.send(head, b.input(), 0, AGREEMENT_STREAM)
+        b.recv(head, b.output(), 0, AGREEMENT_STREAM)
         return
-    others = [rank for rank in members if rank != leader]
+    others = [rank for rank in members if rank != head]
     heard = [b.recv(rank, b.output(), 0, AGREEMENT_STREAM) for rank in others]
-    heard = dissemination(b, leaders, heard)
+    heard = dissemination(b, heads, heard)
     for rank in others:
         b.send(rank, b.input(), 0, AGREEMENT_STREAM, after=heard)

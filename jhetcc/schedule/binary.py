@@ -9,11 +9,11 @@ import numpy as np
 
 from .operation import DTYPES, OPS
 from .value import (
+    CIRCLE_COLUMNS,
     COLUMNS,
     COPY,
     DEPENDENCY_COLUMNS,
     FILL,
-    GROUP_COLUMNS,
     INPUT,
     KIND_NAMES,
     MEMBER_COLUMNS,
@@ -57,11 +57,11 @@ def encode(schedule: Schedule) -> bytes:
         schedule.rank,
         schedule.type,
         schedule.op,
-        len(schedule.group_end),
+        len(schedule.circle_end),
         len(schedule.kind),
         len(schedule.source_buffer),
         len(schedule.dependency_step),
-        len(schedule.group_member),
+        len(schedule.circle_rank),
         schedule.chunk_bytes,
         schedule.input_bytes,
         schedule.output_bytes,
@@ -75,7 +75,7 @@ def decode(data: bytes) -> Schedule:
     """Decodes and validates; see ``Schedule.from_bytes``."""
     if len(data) < _HEADER.size:
         raise ValueError(f"schedule: {len(data)} bytes are shorter than the header's {_HEADER.size}")
-    magic, size, rank, kind, op, groups, steps, sources, dependencies, members, *sizes = _HEADER.unpack_from(data)
+    magic, size, rank, kind, op, circles, steps, sources, dependencies, members, *sizes = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise ValueError("schedule: not of this binary form (magic)")
     if min(steps, sources, dependencies, members) < 0:
@@ -86,7 +86,7 @@ def decode(data: bytes) -> Schedule:
         (STEP_COLUMNS, steps),
         (SOURCE_COLUMNS, sources),
         (DEPENDENCY_COLUMNS, dependencies),
-        (GROUP_COLUMNS, groups),
+        (CIRCLE_COLUMNS, circles),
         (MEMBER_COLUMNS, members),
     )
     for table, count in tables:
@@ -123,16 +123,18 @@ def validate(s: Schedule) -> None:
     tables = (
         ("sources_end", s.source_buffer),
         ("dependencies_end", s.dependency_step),
-        ("group_end", s.group_member),
+        ("circle_end", s.circle_rank),
     )
     for name, table in tables:
         ends = getattr(s, name)
         if np.any(np.diff(ends, prepend=0) < 0) or (int(ends[-1]) if len(ends) else 0) != len(table):
             raise ValueError(f"schedule: {name} does not ascend to {len(table)}")
-    for number, group in enumerate(s.groups):
-        members = group.members
+    for number, circle in enumerate(s.circles):
+        members = circle.members
         if len(members) < 2 or len(set(members)) < len(members) or not set(members) <= set(range(s.size)):
-            raise ValueError(f"schedule: group {number} is {members}, not two or more of the {s.size} ranks, each once")
+            raise ValueError(
+                f"schedule: circle {number} is {members}, not two or more of the {s.size} ranks, each once"
+            )
     seen: set[tuple[int, int, int]] = set()
     for step in range(s.steps):
         _validate_step(s, step, seen)
@@ -185,13 +187,13 @@ def _validate_step(s: Schedule, step: int, seen: set[tuple[int, int, int]]) -> N
 
 def _validate_native(s: Schedule, step: int, fail) -> None:
     kind, number, root = int(s.kind[step]), int(s.stream[step]), int(s.peer[step])
-    if number >= len(s.group_end):
-        fail("stream", f"names group {number} of {len(s.group_end)}")
-    members = s.group_member[(int(s.group_end[number - 1]) if number else 0) : int(s.group_end[number])].tolist()
+    if number >= len(s.circle_end):
+        fail("stream", f"names circle {number} of {len(s.circle_end)}")
+    members = s.circle_rank[(int(s.circle_end[number - 1]) if number else 0) : int(s.circle_end[number])].tolist()
     if s.rank not in members:
-        fail("stream", f"names group {number}, which rank {s.rank} is not in")
+        fail("stream", f"names circle {number}, which rank {s.rank} is not in")
     if (root not in members) if kind != NATIVE_ALL_REDUCE else root != -1:
-        fail("peer", f"{root} is no root in group {number}")
+        fail("peer", f"{root} is no root in circle {number}")
 
 
 def _fits(s: Schedule, place: Place, length: int, kind: int) -> bool:

@@ -22,7 +22,7 @@ from .value import (
     REDUCE,
     SCRATCH,
     SEND,
-    Group,
+    Circle,
     Place,
     Plan,
     Schedule,
@@ -64,7 +64,7 @@ class Builder:
         self.output_bytes = operation.output_bytes(plan.size)
         self._align = math.lcm(_CACHE_LINE, operation.itemsize)  # of scratch places
         self._scratch = 0
-        self._groups: dict[Group, int] = {}
+        self._circles: dict[Circle, int] = {}
         self._steps: list[tuple[int, bool, int, int, int, Place]] = []
         self._sources: list[Sequence[Place]] = []
         self._after: list[list[tuple[int, int]]] = []
@@ -124,8 +124,8 @@ class Builder:
         return self._native(NATIVE_ALL_REDUCE, members, 0, -1, length, target, [source], after)
 
     def _native(self, kind, members, lag, root, length, target, sources, after) -> int:
-        group = self._groups.setdefault(Group(tuple(members), lag), len(self._groups))
-        return self._add(kind, False, group, root, length, target, sources, after)
+        circle = self._circles.setdefault(Circle(tuple(members), lag), len(self._circles))
+        return self._add(kind, False, circle, root, length, target, sources, after)
 
     def depend(self, step: int, on: int, distance: int = 0) -> None:
         """Iteration i of ``step`` waits for iteration i - distance of ``on``."""
@@ -148,7 +148,7 @@ class Builder:
         sources = [place for places in self._sources for place in places]
         after = [item for items in self._after for item in items]
         targets = [step[5] for step in steps]
-        groups = list(self._groups)
+        circles = list(self._circles)
         columns = {
             "kind": [step[0] for step in steps],
             "final": [step[1] for step in steps],
@@ -165,9 +165,9 @@ class Builder:
             "source_wrap": [place[2] for place in sources],
             "dependency_step": [item[0] for item in after],
             "dependency_distance": [item[1] for item in after],
-            "group_lag": [group.lag for group in groups],
-            "group_end": np.cumsum([len(group.members) for group in groups]),
-            "group_member": [member for group in groups for member in group.members],
+            "circle_lag": [circle.lag for circle in circles],
+            "circle_end": np.cumsum([len(circle.members) for circle in circles]),
+            "circle_rank": [member for circle in circles for member in circle.members],
         }
         return Schedule(
             size=self.size,

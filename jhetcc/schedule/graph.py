@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from .program import Program, ScheduleError
-from .value import KIND_NAMES, NATIVE_REDUCE, RECV, SEND, WHOLE, Group, Schedule
+from .value import KIND_NAMES, NATIVE_REDUCE, RECV, SEND, WHOLE, Circle, Schedule
 
 __all__ = ["WINDOW", "check_live", "check_marked_graph", "cycle_ratio", "longest_path", "pipelined_seconds"]
 
@@ -82,7 +82,7 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
     whole: list[tuple[int, int]] = []
     ends: dict[tuple[int, int, int, int], tuple[int, int]] = {}
     lags: dict[int, int] = {}
-    calls: dict[Group, dict[int, list[int]]] = {}
+    calls: dict[Circle, dict[int, list[int]]] = {}
     for rank, step in steps:
         s, start = schedules[rank], number[rank, step]
         edges.append((start, start + 1, 0))
@@ -98,19 +98,19 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
             way = (rank, peer) if kind == SEND else (peer, rank)
             ends[(kind, *way, int(s.stream[step]))] = (rank, step)
     for rank, s in schedules.items():
-        groups = s.groups
-        native = [(number[rank, step], groups[int(s.stream[step])]) for step in _native_steps(s)]
-        for start, group in native:
-            lags[start] = lags[start + 1] = group.lag
-            calls.setdefault(group, {}).setdefault(rank, []).append(start)
+        circles = s.circles
+        native = [(number[rank, step], circles[int(s.stream[step])]) for step in _native_steps(s)]
+        for start, circle in native:
+            lags[start] = lags[start + 1] = circle.lag
+            calls.setdefault(circle, {}).setdefault(rank, []).append(start)
         following = [start for start, _ in native[1:] + native[:1]]
         edges += [
             (start + 1, other, (other <= start) + lags[start] - lags[other])
             for (start, _), other in zip(native, following, strict=True)
         ]
-    for group, by_rank in calls.items():
-        if set(by_rank) != set(group.members) or len({len(steps) for steps in by_rank.values()}) > 1:
-            raise ScheduleError(f"the members of native group {group} make different calls")
+    for circle, by_rank in calls.items():
+        if set(by_rank) != set(circle.members) or len({len(steps) for steps in by_rank.values()}) > 1:
+            raise ScheduleError(f"the members of native circle {circle} make different calls")
         for members in zip(*by_rank.values(), strict=True):
             edges += [(a, b + 1, 0) for a in members for b in members]
     for (kind, *way), key in ends.items():

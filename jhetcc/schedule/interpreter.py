@@ -42,7 +42,7 @@ class Proof:
       events: iterations of all steps of all ranks.
       orders: the orders of ranks in which elements are reduced.
       terms: of each rank and output element, how it was reduced: ``("input", rank, element)``, ``("zero",)``,
-        ``("reduce", final, ...)``, or ``("native", ...)`` with the members' contributions in the group's order. Equal
+        ``("reduce", final, ...)``, or ``("native", ...)`` with the members' contributions in the circle's order. Equal
         terms are equal bits, so plans that promise the same bits have equal terms.
     """
 
@@ -190,8 +190,9 @@ def _execute_native(members: list[Event], slot, reduce, look) -> None:
     """One call of a vendor's library: all sources are read, then all targets are written."""
     reading = [(event, [np.array(slot(place, event)) for place in event.sources]) for event in members]
     for event, values in reading:
-        for value in values if look is not None else ():
-            look(event, value)
+        if look is not None:
+            for value in values:
+                look(event, value)
     values = [value for _, found in reading for value in found]
     for event in members:
         if event.target is not None:

@@ -24,7 +24,7 @@ from .value import (
     RECV,
     SEND,
     WHOLE,
-    Group,
+    Circle,
     Place,
     Schedule,
 )
@@ -60,7 +60,7 @@ class Program:
       events: all of them; an event's number is its place here.
       waits: for each event, the events whose completion its start waits for.
       partner: for a send its receive and the other way round, else -1.
-      calls: native calls, each as the events of its members in the group's order; call_of: an event's call, if any.
+      calls: native calls, each as the events of its members in the circle's order; call_of: an event's call, if any.
       native: for each rank its native events, in the order they are issued.
       order: an order in which they can run one after the other.
 
@@ -132,18 +132,18 @@ class Program:
                 self.partner[send + i], self.partner[recv + i] = recv + i, send + i
 
     def _match_native(self) -> None:
-        issued: dict[Group, dict[int, list[int]]] = {}
+        issued: dict[Circle, dict[int, list[int]]] = {}
         for rank, s in self.schedules.items():
-            groups = s.groups
+            circles = s.circles
             self.native[rank] = [self.first[rank, step] + i for step, i in s.native_order()]
             for event in self.native[rank]:
-                group = groups[int(s.stream[self.events[event].step])]
-                issued.setdefault(group, {}).setdefault(rank, []).append(event)
-        for group, by_rank in issued.items():
-            counts = {member: len(by_rank.get(member, [])) for member in group.members}
+                circle = circles[int(s.stream[self.events[event].step])]
+                issued.setdefault(circle, {}).setdefault(rank, []).append(event)
+        for circle, by_rank in issued.items():
+            counts = {member: len(by_rank.get(member, [])) for member in circle.members}
             if len(set(counts.values())) > 1:
-                raise ScheduleError(f"the members of native group {group} make different numbers of calls: {counts}")
-            for events in zip(*(by_rank[member] for member in group.members), strict=True):
+                raise ScheduleError(f"the members of native circle {circle} make different numbers of calls: {counts}")
+            for events in zip(*(by_rank[member] for member in circle.members), strict=True):
                 heads = {self._head(event) for event in events}
                 if len(heads) > 1:
                     raise ScheduleError(f"{self.events[events[0]].text()}: members make different calls: {heads}")

@@ -74,13 +74,13 @@ STEP_COLUMNS = {
 }
 SOURCE_COLUMNS = {"source_buffer": "<u1", "source_offset": "<i8", "source_wrap": "<i4"}
 DEPENDENCY_COLUMNS = {"dependency_step": "<i4", "dependency_distance": "<i4"}
-# Only in schedules with native steps: per group, and per member of a group.
-GROUP_COLUMNS = {"group_lag": "<u2", "group_end": "<i4"}
-MEMBER_COLUMNS = {"group_member": "<i4"}
-COLUMNS = {**STEP_COLUMNS, **SOURCE_COLUMNS, **DEPENDENCY_COLUMNS, **GROUP_COLUMNS, **MEMBER_COLUMNS}
+# Only in schedules with native steps: per circle, and per member of one.
+CIRCLE_COLUMNS = {"circle_lag": "<u2", "circle_end": "<i4"}
+MEMBER_COLUMNS = {"circle_rank": "<i4"}
+COLUMNS = {**STEP_COLUMNS, **SOURCE_COLUMNS, **DEPENDENCY_COLUMNS, **CIRCLE_COLUMNS, **MEMBER_COLUMNS}
 
 
-class Group(NamedTuple):
+class Circle(NamedTuple):
     """The ranks of one vendor's communicator, and how many iterations its calls come late in the native order."""
 
     members: tuple[int, ...]
@@ -99,11 +99,11 @@ class Schedule:
       kind .. dependencies_end: one entry for each step.
       source_buffer .. source_wrap: sources; those of step k begin where those of step k-1 end.
       dependency_step, dependency_distance: dependencies, likewise.
-      group_lag, group_end, group_member: groups of native steps, likewise; a native step's stream is its group's number,
-        its peer the root.
+      circle_lag, circle_end, circle_rank: circles of native steps, likewise; a native step's stream is its circle's
+        number, its peer the root.
 
-    Native steps. All members of a group call the same collective together. A rank makes its native calls one after the
-    other, ordered by (iteration + lag of the group, step), so that all ranks agree on one order and the last stage of
+    Native steps. All members of a circle call the same collective together. A rank makes its native calls one after the
+    other, ordered by (iteration + lag of the circle, step), so that all ranks agree on one order and the last stage of
     one chunk does not hold up the first stage of the next.
     """
 
@@ -131,22 +131,22 @@ class Schedule:
     source_wrap: np.ndarray
     dependency_step: np.ndarray
     dependency_distance: np.ndarray
-    group_lag: np.ndarray = field(default_factory=lambda: np.empty(0, "<u2"))
-    group_end: np.ndarray = field(default_factory=lambda: np.empty(0, "<i4"))
-    group_member: np.ndarray = field(default_factory=lambda: np.empty(0, "<i4"))
+    circle_lag: np.ndarray = field(default_factory=lambda: np.empty(0, "<u2"))
+    circle_end: np.ndarray = field(default_factory=lambda: np.empty(0, "<i4"))
+    circle_rank: np.ndarray = field(default_factory=lambda: np.empty(0, "<i4"))
 
     @property
-    def groups(self) -> list[Group]:
-        ends = self.group_end.tolist()
-        members = self.group_member.tolist()
+    def circles(self) -> list[Circle]:
+        ends = self.circle_end.tolist()
+        members = self.circle_rank.tolist()
         begins = [0, *ends][:-1]
         return [
-            Group(tuple(members[a:b]), lag) for a, b, lag in zip(begins, ends, self.group_lag.tolist(), strict=True)
+            Circle(tuple(members[a:b]), lag) for a, b, lag in zip(begins, ends, self.circle_lag.tolist(), strict=True)
         ]
 
     def native_order(self) -> list[tuple[int, int]]:
         """The native calls as (step, iteration), in the order they are made."""
-        lags = self.group_lag.tolist()
+        lags = self.circle_lag.tolist()
         native = np.flatnonzero(self.kind >= NATIVE_REDUCE).tolist()
         calls = [(i + lags[int(self.stream[step])], step, i) for step in native for i in range(self.iterations(step))]
         return [(step, i) for _, step, i in sorted(calls)]
@@ -212,8 +212,8 @@ class Schedule:
             f"rank {self.rank} of {self.size}: input {self.input_bytes}, output {self.output_bytes}, "
             f"scratch {self.scratch_bytes}, chunk {self.chunk_bytes} bytes, plan {self.plan_hash:016x}"
         ]
-        for number, group in enumerate(self.groups):
-            lines.append(f"group {number}: ranks {' '.join(map(str, group.members))}, lag {group.lag}")
+        for number, circle in enumerate(self.circles):
+            lines.append(f"circle {number}: ranks {' '.join(map(str, circle.members))}, lag {circle.lag}")
         for step in range(self.steps):
             kind = int(self.kind[step])
             words = [f"{step:4d}  {KIND_NAMES[kind]:6s} {int(self.length[step]):>10d} B x{self.iterations(step):<4d}"]
@@ -223,7 +223,7 @@ class Schedule:
                 )
             if kind >= NATIVE_REDUCE:
                 root = f" root {int(self.peer[step])}" if kind != NATIVE_ALL_REDUCE else ""
-                words.append(f"group {int(self.stream[step])}{root}")
+                words.append(f"circle {int(self.stream[step])}{root}")
             if kind != SEND:
                 words.append(f"{self.target(step).text()} <-" if kind != FILL else f"{self.target(step).text()} <- 0")
             words += [" ".join(place.text() for place in self.sources(step))]
