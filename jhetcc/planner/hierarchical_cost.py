@@ -27,7 +27,7 @@ from .shares import nic_shares
 __all__ = ["bandwidths", "chunk_sizes", "nic_bandwidths", "seconds", "sequential_chunk"]
 
 _SCRATCH_BYTES = 64 << 20  # what a rank's rings may take
-_FIRST, _SEND, _ADD, _GIVE, _LAST, _OUT, _INTO = range(7)  # nodes of a cluster
+_FIRST, _SEND, _ADD, _GIVE, _LAST, _INSIDE, _OUT, _INTO = range(8)  # nodes of a cluster
 
 
 def cross_link(layout: Layout) -> Link:
@@ -75,26 +75,27 @@ def chunk_sizes(operation: Operation, basis: Basis) -> list[int]:
 
 
 def _local_seconds(layout: Layout, number: int, local: Local, operation: Operation, chunks: int) -> tuple[float, float]:
-    """(latency, busy seconds a chunk) of a stage inside a cluster."""
+    """(latency, busy seconds a chunk) of a stage inside a cluster; a sender's own work is no latency."""
     assert layout.clusters is not None
     shape, profile = layout.clusters[number], layout.profile
     if not local.nbytes and not local.single:
         return 0.0, 0.0
     link = profile.shm if len({layout.hosts[rank] for rank in shape.ranks}) == 1 else profile.tcp
     hops = max(local.single.values(), default=0) / chunks * link.beta
+    latency, work = (1 - OVERHEAD) * link.alpha, OVERHEAD * link.alpha
     if not local.nbytes:
-        return link.alpha, hops
+        return latency, work + hops
     each = local.nbytes / chunks
     native = shape.native(operation.reduction, operation.dtype) if operation.reduction != "none" else shape.vendor
     if native and shape.vendor is not None:
         library = profile.library(shape.vendor.name)
         calls, a_byte = sum(local.pieces.values()), library.reduce if local.reduces else library.move
-        return library.alpha, (calls - 1) * library.alpha + each * a_byte + hops
+        return 0.0, calls * library.alpha + each * a_byte + hops
     most, least = max(local.by_root.values()), min(local.by_root[rank] for rank in shape.ranks)
     moved = max(local.nbytes - least, (shape.size - 1) * most) / chunks
     count = max(sum(local.pieces.values()), (shape.size - 1) * max(local.pieces.values()))
-    busy = moved * link.beta + (count - 1) * OVERHEAD * link.alpha + hops
-    return link.alpha, busy + (shape.size * most / chunks * profile.reduce if local.reduces else 0.0)
+    busy = moved * link.beta + count * work + hops
+    return latency, busy + (shape.size * most / chunks * profile.reduce if local.reduces else 0.0)
 
 
 def seconds(operation: Operation, layout: Layout, basis: Basis, chunk: int) -> float:
@@ -106,21 +107,21 @@ def seconds(operation: Operation, layout: Layout, basis: Basis, chunk: int) -> f
     if not found.longest:
         return agreed
     chunks = max(1, -(-found.longest // chunk))
-    cost, latency = [0.0] * (7 * many), [0.0] * (7 * many)
+    cost, latency = [0.0] * (8 * many), [0.0] * (8 * many)
     for number in range(many):
         _fill_cluster(operation, layout, basis, found, number, chunks, cost, latency)
     path, tokens = _edges(found, many)
-    through = longest_path(7 * many, path, [a + b for a, b in zip(cost, latency, strict=True)])
+    through = longest_path(8 * many, path, [a + b for a, b in zip(cost, latency, strict=True)])
     if chunks == 1:
         return agreed + through
-    rings = cycle_ratio(7 * many, tokens, [a + b for a, b in zip(cost, latency, strict=True)])
+    rings = cycle_ratio(8 * many, tokens, [a + b for a, b in zip(cost, latency, strict=True)])
     return agreed + through + (chunks - 1) * max(rings, _busiest(cost, many))
 
 
 def _fill_cluster(
     operation, layout: Layout, basis: Basis, found: Load, number: int, chunks: int, cost, latency
 ) -> None:
-    at, shape, profile = 7 * number, basis.clusters[number], layout.profile
+    at, shape, profile = 8 * number, basis.clusters[number], layout.profile
     latency[at + _FIRST], cost[at + _FIRST] = _local_seconds(layout, number, found.first[number], operation, chunks)
     latency[at + _LAST], cost[at + _LAST] = _local_seconds(layout, number, found.last[number], operation, chunks)
     owned = max((found.owned[rank] for rank in shape.ranks), default=0) / chunks
@@ -130,34 +131,39 @@ def _fill_cluster(
             latency[at + _ADD], cost[at + _ADD] = library.alpha, owned * library.reduce
         else:
             cost[at + _ADD] = owned * len(basis.clusters) * profile.reduce
+    # What does both stages inside; where that is our own schedule, the same memory and cores add between clusters too.
+    cost[at + _INSIDE] = cost[at + _FIRST] + cost[at + _LAST]
+    if basis.border or not shape.native(operation.reduction, operation.dtype):
+        cost[at + _INSIDE] += cost[at + _ADD]
     link = cross_link(layout)
     for nic, bandwidth in enumerate(nic_bandwidths(layout)[number]):
         ways: Sequence = (found.out, found.into)
         for phase, node in ((0, _SEND), (1, _GIVE)):
             nbytes = max(way[number, nic, phase] for way in ways) / chunks
             if nbytes:
-                extra = (found.messages[number, nic, phase] - 1) * OVERHEAD * link.alpha
-                latency[at + node] = link.alpha
-                cost[at + node] = max(cost[at + node], nbytes / bandwidth + extra)
-        for way, node in zip(ways, (_OUT, _INTO), strict=True):
-            busy = (way[number, nic, 0] + way[number, nic, 1]) / chunks / bandwidth
-            cost[at + node] = max(cost[at + node], busy)
+                messages = max(way[number, nic, phase] for way in (found.sent, found.taken))
+                latency[at + node] = (1 - OVERHEAD) * link.alpha
+                cost[at + node] = max(cost[at + node], nbytes / bandwidth + messages * OVERHEAD * link.alpha)
+        for way, counts, node in ((found.out, found.sent, _OUT), (found.into, found.taken, _INTO)):
+            busy = sum(way[number, nic, phase] for phase in (0, 1)) / chunks / bandwidth
+            messages = sum(counts[number, nic, phase] for phase in (0, 1))
+            cost[at + node] = max(cost[at + node], busy + messages * OVERHEAD * link.alpha)
 
 
 def _edges(found: Load, many: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
     """The way of a chunk, and that way with the rings that bound it."""
     path: list[tuple[int, int]] = []
     for number in range(many):
-        at = 7 * number
+        at = 8 * number
         path += [(at + a, at + b) for a, b in ((_FIRST, _SEND), (_SEND, _ADD), (_ADD, _GIVE), (_GIVE, _LAST))]
-    path += [(7 * a + _SEND, 7 * b + _SEND + 1) for a, b in found.pairs[0]]
-    path += [(7 * a + _GIVE, 7 * b + _LAST) for a, b in found.pairs[1]]
+    path += [(8 * a + _SEND, 8 * b + _SEND + 1) for a, b in found.pairs[0]]
+    path += [(8 * a + _GIVE, 8 * b + _LAST) for a, b in found.pairs[1]]
     return path, [(a, b, 0) for a, b in path] + [(b, a, RING_SLOTS) for a, b in path]
 
 
 def _busiest(cost: list[float], many: int) -> float:
-    """Seconds a chunk that the busiest thing needs; a cluster's memory, or its library, does both its stages."""
+    """Seconds a chunk that the busiest thing needs."""
     worst = 0.0
-    for at in range(0, 7 * many, 7):
-        worst = max(worst, cost[at + _FIRST] + cost[at + _LAST] + cost[at + _ADD], cost[at + _OUT], cost[at + _INTO])
+    for at in range(0, 8 * many, 8):
+        worst = max(worst, *(cost[at + node] for node in (_INSIDE, _ADD, _OUT, _INTO)))
     return worst

@@ -51,7 +51,7 @@ class Load:
     Attributes:
       first, last: the stages inside each cluster.
       out, into: bytes of each (cluster, NIC, phase); phase 0 carries contributions, phase 1 results.
-      messages: pieces of each (cluster, NIC, phase), both ways.
+      sent, taken: pieces of each (cluster, NIC, phase) that go out and come in.
       links: bytes from (cluster, NIC) to (cluster, NIC).
       pairs: (cluster, cluster) with traffic, by phase.
       owned: bytes that each owner rank reduces between clusters.
@@ -62,7 +62,8 @@ class Load:
     last: list[Local]
     out: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     into: Counter[tuple[int, int, int]] = field(default_factory=Counter)
-    messages: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    sent: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    taken: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     links: Counter[tuple[int, int, int, int]] = field(default_factory=Counter)
     pairs: tuple[set[tuple[int, int]], set[tuple[int, int]]] = field(default_factory=lambda: (set(), set()))
     owned: Counter[int] = field(default_factory=Counter)
@@ -71,8 +72,8 @@ class Load:
     def cross(self, a: int, nic_a: int, b: int, nic_b: int, length: int, phase: int) -> None:
         self.out[a, nic_a, phase] += length
         self.into[b, nic_b, phase] += length
-        self.messages[a, nic_a, phase] += 1
-        self.messages[b, nic_b, phase] += 1
+        self.sent[a, nic_a, phase] += 1
+        self.taken[b, nic_b, phase] += 1
         self.links[a, nic_a, b, nic_b] += length
         self.pairs[phase].add((a, b))
 
