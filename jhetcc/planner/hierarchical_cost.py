@@ -11,7 +11,6 @@ graphs", 1971.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -22,7 +21,6 @@ from .hierarchical import Basis
 from .layout import Layout
 from .load import Load, Local, load
 from .profile import Link
-from .shares import nic_shares
 
 __all__ = ["bandwidths", "chunk_sizes", "nic_bandwidths", "seconds", "sequential_chunk"]
 
@@ -36,13 +34,11 @@ def cross_link(layout: Layout) -> Link:
 
 @lru_cache(maxsize=128)
 def nic_bandwidths(layout: Layout) -> list[list[float]]:
-    """Bytes a second of each NIC of each cluster; where no NIC is known, each rank's share of its hosts' links."""
+    """Bytes a second of each NIC of each cluster; of a cluster that names none, one number: its hosts' links together."""
     result = []
     for shape in layout.clusters or ():
-        link = 1 / cross_link(layout).beta
-        hosts = len({layout.hosts[rank] for rank in shape.ranks})
-        whole = link * hosts if layout.spans_hosts else link * shape.size
-        result.append([nic.bandwidth for nic in shape.nics] or [whole * float(share) for share in nic_shares(shape)])
+        many = len({layout.hosts[rank] for rank in shape.ranks}) if layout.spans_hosts else shape.size
+        result.append([nic.bandwidth for nic in shape.nics] or [many / cross_link(layout).beta])
     return result
 
 
@@ -131,23 +127,34 @@ def _fill_cluster(
             latency[at + _ADD], cost[at + _ADD] = library.alpha, owned * library.reduce
         else:
             cost[at + _ADD] = owned * len(basis.clusters) * profile.reduce
-    # What does both stages inside; where that is our own schedule, the same memory and cores add between clusters too.
-    cost[at + _INSIDE] = cost[at + _FIRST] + cost[at + _LAST]
-    if basis.border or not shape.native(operation.reduction, operation.dtype):
-        cost[at + _INSIDE] += cost[at + _ADD]
-    link = cross_link(layout)
+    cost[at + _LAST] += found.copied / chunks * profile.copy
+    work = OVERHEAD * cross_link(layout).alpha
     for nic, bandwidth in enumerate(nic_bandwidths(layout)[number]):
-        ways: Sequence = (found.out, found.into)
+        nics = range(nic, nic + 1) if shape.nics else range(shape.size)  # ranks share a link that no NIC is named for
+        # Of each phase: seconds that bytes take, and that the messages of one border take, going out and coming in.
+        out, into = (
+            [
+                sum(way[number, one, phase] for one in nics) / chunks / bandwidth
+                + max(count[number, one, phase] for one in nics) * work
+                for phase in (0, 1)
+            ]
+            for way, count in ((found.out, found.sent), (found.into, found.taken))
+        )
         for phase, node in ((0, _SEND), (1, _GIVE)):
-            nbytes = max(way[number, nic, phase] for way in ways) / chunks
-            if nbytes:
-                messages = max(way[number, nic, phase] for way in (found.sent, found.taken))
-                latency[at + node] = (1 - OVERHEAD) * link.alpha
-                cost[at + node] = max(cost[at + node], nbytes / bandwidth + messages * OVERHEAD * link.alpha)
-        for way, counts, node in ((found.out, found.sent, _OUT), (found.into, found.taken, _INTO)):
-            busy = sum(way[number, nic, phase] for phase in (0, 1)) / chunks / bandwidth
-            messages = sum(counts[number, nic, phase] for phase in (0, 1))
-            cost[at + node] = max(cost[at + node], busy + messages * OVERHEAD * link.alpha)
+            busy = max(out[phase], into[phase])
+            cost[at + node] = max(cost[at + node], busy)
+            latency[at + node] = (1 / OVERHEAD - 1) * work if cost[at + node] else 0.0
+        for node, way in ((_OUT, out), (_INTO, into)):
+            cost[at + node] = max(cost[at + node], sum(way))
+    # One thing does both stages inside: a library, or the ranks' cores. These also add between clusters; and within one
+    # host, or where every rank sends its own without a border, they move what crosses as well.
+    cost[at + _INSIDE] = cost[at + _FIRST] + cost[at + _LAST]
+    own = not shape.native(operation.reduction, operation.dtype) and (operation.reduction != "none" or not shape.vendor)
+    if own or basis.border:
+        cost[at + _INSIDE] += cost[at + _ADD]
+    straight = any(local.single for local in (found.first[number], found.last[number])) or found.copied
+    if own and not shape.nics and (straight or not layout.spans_hosts):
+        cost[at + _INSIDE] += max(cost[at + _OUT], cost[at + _INTO])
 
 
 def _edges(found: Load, many: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:

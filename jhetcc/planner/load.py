@@ -56,6 +56,7 @@ class Load:
       pairs: (cluster, cluster) with traffic, by phase.
       owned: bytes that each owner rank reduces between clusters.
       longest: bytes of the longest piece.
+      copied: bytes that a rank copies from where it received them.
     """
 
     first: list[Local]
@@ -68,6 +69,7 @@ class Load:
     pairs: tuple[set[tuple[int, int]], set[tuple[int, int]]] = field(default_factory=lambda: (set(), set()))
     owned: Counter[int] = field(default_factory=Counter)
     longest: int = 0
+    copied: int = 0
 
     def cross(self, a: int, nic_a: int, b: int, nic_b: int, length: int, phase: int) -> None:
         self.out[a, nic_a, phase] += length
@@ -94,6 +96,8 @@ def load(operation: Operation, basis: Basis) -> Load:
         where = cluster_of(clusters, sum(shape.size for shape in clusters))
         for flow in flows(operation, clusters):
             _add_flow(result, where, flow)
+        if operation.name in ("ppermute", "all_to_all"):
+            result.copied = operation.nbytes
     return result
 
 

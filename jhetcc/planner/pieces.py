@@ -157,11 +157,31 @@ def _overlaps(own, a: int, b: int, item: int):
         at += row[2]
 
 
+def _cuts(clusters: Clusters) -> tuple[Share, ...]:
+    """The shares of clusters whose NICs are known; the others have none: there every rank sends and receives its own."""
+    known = tuple(shape for shape in clusters if shape.nics)
+    return shares(known) if known else (Share(Fraction(0), Fraction(1), (), ()),)
+
+
+def _on_way(clusters: Clusters, share: Share, numbers: tuple[int, int], ends: tuple[int, int]) -> Share:
+    """A share of ``_cuts`` on the way from one rank to another: with the NICs and borders of these two's clusters."""
+    known = [number for number, shape in enumerate(clusters) if shape.nics]
+    nics, borders = [], []
+    for number, end in zip(numbers, ends, strict=True):
+        if number in known:
+            nics.append(share.nics[known.index(number)])
+            borders.append(share.borders[known.index(number)])
+        else:
+            nics.append(clusters[number].ranks.index(end))
+            borders.append(end)
+    return Share(share.begin, share.end, tuple(nics), tuple(borders))
+
+
 def count_flows(operation: Operation, clusters: Clusters) -> int:
     """How many pieces ``flows`` gives at most, without making them."""
-    size, cuts = sum(shape.size for shape in clusters), len(shares(clusters))
-    many = {"all_to_all": size * size, "ppermute": len(operation.perm or ())}.get(operation.name)
-    return size + cuts * len(clusters) if many is None else many * cuts
+    cuts, size = len(_cuts(clusters)), sum(shape.size for shape in clusters)
+    blocks = {"all_to_all": size * size, "ppermute": len(operation.perm or ())}.get(operation.name)
+    return size + cuts * len(clusters) if blocks is None else blocks * cuts
 
 
 @lru_cache(maxsize=128)
@@ -187,20 +207,19 @@ def flows(operation: Operation, clusters: Clusters) -> tuple[Flow, ...]:
         own = [(rank, *rows[rank]) for rank in shape.ranks if rows[rank][1]]
         if number == where[root]:
             for rank, at, length in own:
-                ends = (rank, root) if name == "gather" else (root, rank)
-                places = (0, at) if name == "gather" else (at, 0)
+                ends, places = ((rank, root), (0, at)) if name == "gather" else ((root, rank), (at, 0))
                 found.append(_flow(ends, places[0], length, places[1], None))
             continue
-        between = shares((shape, clusters[where[root]]))
+        pair = (shape, clusters[where[root]])
         total = sum(length for _, _, length in own) // operation.itemsize
-        for share in between:
+        for share in _cuts(pair):
             for (rank, at, _), low, high in _overlaps(own, *cut(total, share), operation.itemsize):
-                near, far = share.borders
                 if name == "gather":
-                    found.append(_flow((rank, near, far, root), low, high - low, at + low, share))
+                    one = _on_way(pair, share, (0, 1), (rank, root))
+                    found.append(_flow((rank, *one.borders, root), low, high - low, at + low, one))
                 else:
-                    turned = Share(share.begin, share.end, share.nics[::-1], share.borders[::-1])
-                    found.append(_flow((root, far, near, rank), at + low, high - low, low, turned))
+                    one = _on_way(pair, share, (1, 0), (root, rank))
+                    found.append(_flow((root, *one.borders, rank), at + low, high - low, low, one))
     return tuple(found)
 
 
@@ -208,14 +227,13 @@ def _cut_alike(operation: Operation, clusters: Clusters, where: list[int], pairs
     item = operation.itemsize
     found = []
     for a, b, begin, at, length in pairs:
-        for share in shares(clusters):
+        straight = where[a] == where[b]
+        for share in _cuts(clusters):
             low, high = (x * item for x in cut(length // item, share))
             if high > low:
-                near, far = where[a], where[b]
-                straight = near == far
-                path = (a, b) if straight else (a, share.borders[near], share.borders[far], b)
-                one = Share(share.begin, share.end, (share.nics[near], share.nics[far]), path[1:3])
-                found.append(_flow(path, begin + low, high - low, at + low, None if straight else one))
+                one = None if straight else _on_way(clusters, share, (where[a], where[b]), (a, b))
+                path = (a, b) if one is None else (a, *one.borders, b)
+                found.append(_flow(path, begin + low, high - low, at + low, one))
     return tuple(found)
 
 

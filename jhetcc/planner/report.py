@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ..schedule import SEND, Operation, Plan
 from .choice import HIERARCHICAL, Candidate, basis, plan, rated
 from .clusters import ClusterShape
-from .hierarchical_cost import bandwidths, nic_bandwidths
 from .layout import Layout
 from .load import load
 from .pieces import cluster_of
@@ -110,12 +109,15 @@ def _hierarchical(chosen: Plan, layout: Layout):
     made = basis(chosen.algorithm, operation, layout)
     work = load(operation, made)
     names = [_nic_names(number, shape) for number, shape in enumerate(clusters)]
-    used = {key[:2] for key, nbytes in (*work.out.items(), *work.into.items()) if nbytes}
+    through: Counter[tuple[int, int]] = Counter()
+    for (number, nic, _), nbytes in (*work.out.items(), *work.into.items()):
+        through[number, nic] += nbytes
     borders = []
-    for number, (shape, rates) in enumerate(zip(clusters, nic_bandwidths(layout), strict=True)):
-        for nic, (rank, rate) in enumerate(zip(shape.borders, rates, strict=True)):
-            if (number, nic) in used:
-                borders.append(Border(number, rank, names[number][nic], rate / sum(rates)))
+    for number, shape in enumerate(clusters):
+        whole = sum(nbytes for (one, _), nbytes in through.items() if one == number)
+        for nic, rank in enumerate(shape.borders):
+            if through[number, nic]:
+                borders.append(Border(number, rank, names[number][nic], through[number, nic] / whole))
     links = tuple(
         Link(f"cluster {a} {names[a][x]}", f"cluster {b} {names[b][y]}", nbytes)
         for (a, x, b, y), nbytes in sorted(work.links.items())
@@ -126,7 +128,7 @@ def _hierarchical(chosen: Plan, layout: Layout):
         if not (_direct(clusters[a], x) and _direct(clusters[b], y))
     )
     stages = [f"cluster {n}: {_inside(operation, shape)}" for n, shape in enumerate(clusters)]
-    return (*_first_and_last(operation, stages, made.border, bandwidths(layout)),), tuple(borders), links, bounced
+    return (*_with_cross(operation, stages, made.border),), tuple(borders), links, bounced
 
 
 def _inside(operation: Operation, shape: ClusterShape) -> str:
@@ -140,7 +142,7 @@ def _inside(operation: Operation, shape: ClusterShape) -> str:
     return f"{shape.size} ranks by our own schedule"
 
 
-def _first_and_last(operation: Operation, stages: list[str], border: bool, rates) -> list[str]:
+def _with_cross(operation: Operation, stages: list[str], border: bool) -> list[str]:
     cross = "copied from border to border"
     if operation.name == "barrier":
         cross = "rounds among the first borders"
@@ -150,9 +152,7 @@ def _first_and_last(operation: Operation, stages: list[str], border: bool, rates
             if border
             else "reduced at the owner's border, in cluster order"
         )
-    if len(rates) == 1:
-        return stages
-    return [*stages, f"between {len(rates)} clusters: {cross}"]
+    return stages if len(stages) == 1 else [*stages, f"between {len(stages)} clusters: {cross}"]
 
 
 def _nic_names(number: int, shape: ClusterShape) -> list[str]:

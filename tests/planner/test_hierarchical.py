@@ -173,6 +173,20 @@ def test_numbers_are_right_and_alike(data):
                 assert all(output.tobytes() == want.tobytes() for output in found.values())
 
 
+@pytest.mark.parametrize("vendor", [None, VENDORS[1]], ids=["own", "native"])
+@pytest.mark.parametrize("root", range(4))
+@pytest.mark.parametrize("name", ["gather", "scatter", "broadcast", "reduce"])
+def test_every_root_gets_and_gives_what_flat_algorithms_do(name, root, vendor):
+    """C125: nothing of the second cluster is lost, whichever rank is the root and wherever it is a border or not."""
+    operation = Operation(name, "i32", (4, 3), root=root, op="sum" if name == "reduce" else None)
+    inputs = [np.arange(12, dtype=np.int32) + 100 * rank for rank in range(4)]
+    flat = run(operation, plan(operation, Layout.local(4), algorithm="direct").expand_all(), inputs)
+    for where, nics in itertools.product(([0, 0, 1, 1], [0, 1, 0, 1]), ((), ((Nic(1e9),), (Nic(1e9),)))):
+        layout = layout_of(clusters_of(where, nics, [vendor, vendor]))
+        found = run(operation, plan(operation, layout, algorithm="hierarchical").expand_all(), inputs)
+        assert all(found[rank].tobytes() == flat[rank].tobytes() for rank in range(4))
+
+
 def test_two_vendors_in_one_host_are_two_clusters():
     operation = Operation("pmax", "f32", (20,))
     layout = Layout((0, 0, 0, 0), clusters=clusters_of([0, 1, 0, 1], vendors=[Vendor("a"), Vendor("b")]))

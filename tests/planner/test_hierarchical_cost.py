@@ -47,6 +47,9 @@ def test_two_single_ranks_cost_what_their_link_and_sum_cost():
     chunked = 2 * (tcp.alpha + half / 32 * tcp.beta) + 2 * half / 32 * PROFILE.reduce
     chunked += 31 * 2 * (half / 32 * tcp.beta + tcp.alpha / 4)  # a quarter of the latency is the sender's own work
     assert predicted(layout, 1 << 20) == pytest.approx(chunked)
+    # Within one host the cores that add are those that move the bytes.
+    near = dataclasses.replace(layout, hosts=(0, 0), profile=dataclasses.replace(PROFILE, shm=tcp))
+    assert predicted(near, 1 << 20) == pytest.approx(chunked + 31 * 2 * half / 32 * PROFILE.reduce)
 
 
 def test_the_first_chunk_takes_the_longest_path_of_the_real_schedule():
