@@ -18,7 +18,7 @@ from .common import AGREEMENT_STREAM, RING_SLOTS, dissemination
 __all__ = ["BORDER_LAG", "LAST_LAG", "Held", "agree", "collect", "hand_out"]
 
 BORDER_LAG = 1
-LAST_LAG = 3  # less than RING_SLOTS: a slot is free again before the order comes to its next use
+LAST_LAG = RING_SLOTS - 1  # chunks that rings can hold on their way while the first stage goes on
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from jhetcc.planner import ClusterShape, Nic, Vendor, plan
 from jhetcc.planner.choice import basis
 from jhetcc.planner.clusters import check_clusters
 from jhetcc.planner.load import load
+from jhetcc.planner.pieces import reduced
 from jhetcc.planner.shares import cut, nic_shares, owner_shares, shares
 from jhetcc.schedule import RECV, SEND, Operation
 
@@ -124,6 +125,32 @@ def test_a_whole_all_reduce_loads_no_nic_longer_than_it_must(rates):
     rows = [[float((many - 2) * (i == c)) for i in range(many)] + [-total] for c, total in enumerate(totals)]
     best = linprog([0.0] * many + [1.0], rows, [-1.0] * many, [[1.0] * many + [0.0]], [1.0])
     assert longest == pytest.approx(best.fun * 10**6, rel=1e-3)
+
+
+def test_with_border_communicators_the_owner_of_an_element_does_not_depend_on_bandwidth():
+    """Their libraries may differ, so bits would."""
+    operation, owned = Operation("psum", "f32", (90,)), []
+    for rates in ([1.0], [1.0, 5.0], [7.0, 3.0, 3.0]):
+        made = tuple(
+            ClusterShape(ranks, tuple(Nic(rate * (1 + number)) for rate in rates), Vendor("a"))
+            for number, ranks in enumerate([(0, 1, 2), (3,), (4, 5, 6)])
+        )
+        for name in ("hierarchical", "hierarchical_border"):
+            work = basis(name, operation, layout_of(made))
+            pieces = reduced(operation, made, work.bandwidths)
+            owned.append([piece.owner for piece in pieces for _ in range(piece.length)])
+    assert owned[1] == owned[3] == owned[5] == [0] * 180 + [2] * 180
+    assert owned[0] != owned[1]
+
+
+def test_the_source_of_a_broadcast_sends_its_bytes_once():
+    operation = Operation("broadcast", "f32", (100,), root=0)
+    for nics in ((), (Nic(1e9, near=(1,)), Nic(1e9, near=(2,)))):
+        made = (ClusterShape((0, 1, 2, 3), nics), ClusterShape((4, 5)))
+        s = plan(operation, layout_of(made), algorithm="hierarchical").expand(0)
+        inside = int(s.length[(s.kind == SEND) & (s.peer < 4)].sum())
+        # To the borders once; and to three members the quarter that it is the border of itself.
+        assert inside == (400 if nics else 300 + 3 * 100)
 
 
 @LAWS

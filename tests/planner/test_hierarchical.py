@@ -23,6 +23,7 @@ from jhetcc.schedule import (
     Schedule,
     ScheduleError,
     check_marked_graph,
+    pipelined_seconds,
     prove,
     run,
 )
@@ -95,6 +96,40 @@ def test_shapes_that_others_get_wrong(sizes, vendor):
         for name in NAMES:
             if why_unfit(name, operation, layout) is None:
                 prove(operation, plan(operation, layout, algorithm=name, chunk_bytes=chunk).expand_all(), uniform=True)
+
+
+ODD_NICS = ((Nic(3e9), Nic(4e9)), (Nic(7e9), Nic(1e9), Nic(5e9)))
+
+
+@pytest.mark.parametrize("vendor", [None, VENDORS[1]], ids=["own", "native"])
+@pytest.mark.parametrize("sizes", [(1, 4), (5, 2)], ids=str)
+def test_shares_that_end_inside_blocks(sizes, vendor):
+    size = sum(sizes)
+    where = [number for number, many in enumerate(sizes) for _ in range(many)]
+    layout = layout_of(clusters_of(where, ODD_NICS, [vendor] * 2))
+    whole = [
+        Operation("psum_scatter", "i32", (size, 11)),
+        Operation("all_to_all", "i32", (size, 11)),
+        Operation("scatter", "i32", (size, 11), root=0),
+        Operation("scatter", "i32", (6, 5), root=size - 1, lengths=(1, 0, 2, 3, *[0] * (size - 4))),
+        Operation("gather", "i32", (3, 5), root=1, lengths=(1, 0, 2, 3, *[1] * (size - 4))),
+        Operation("all_gather", "i32", (3, 5), lengths=(1, 0, 2, 3, *[1] * (size - 4))),
+    ]
+    for operation in (*ALL, *whole):
+        prove(operation, plan(operation, layout, algorithm="hierarchical", chunk_bytes=48).expand_all(), uniform=True)
+
+
+@pytest.mark.parametrize("name", ["hierarchical", "hierarchical_border"])
+def test_a_native_plan_is_pipelined_through_all_three_stages(name):
+    """The order of native calls lets later chunks be reduced while earlier ones are between the clusters."""
+    operation, layout = Operation("psum", "f32", (4 << 10,)), layout_of(vector((2, 2), VENDORS[2]))
+    schedules = dict(enumerate(plan(operation, layout, algorithm=name, chunk_bytes=256).expand_all()))
+    together = {rank: s.replace(circle_lag=np.zeros_like(s.circle_lag)) for rank, s in schedules.items()}
+
+    def total(made) -> float:
+        return pipelined_seconds(made, lambda s, step: float(s.length[step] > 0 and s.kind[step] != SEND))
+
+    assert total(schedules) < 0.7 * total(together)
 
 
 @pytest.mark.parametrize("name", ["psum", "all_gather", "broadcast", "reduce", "psum_scatter"])

@@ -222,6 +222,36 @@ def test_damaged_native_steps_are_refused(name, index, value, why):
         Schedule.from_bytes(_changed(s, name, index, value).to_bytes())
 
 
+def test_a_circle_of_one_is_refused():
+    with pytest.raises(ValueError, match="not two or more"):
+        by_hand(PSUM, [lambda b: b.native_all_reduce((0,), b.input(), b.output(), b.input_bytes), lambda b: None])
+
+
+def test_low_precision_is_rounded_by_libraries_and_once_by_us():
+    operation = Operation("psum", "bf16", (4,))
+
+    def write(native: bool):
+        def steps(b: Builder) -> None:
+            part = b.ring(8, 1)
+            step = b.native_all_reduce((0, 1), b.input(), part, 8) if b.rank < 2 else b.copy(part, b.input(), 8)
+            if not native:
+                step = b.reduce(part, [part], 8, after=[step])
+            sent = [b.send(peer, part, 8, after=[step]) for peer in range(3) if (peer == 2) != (b.rank == 2)]
+            other = b.ring(8, 1)
+            source = 0 if b.rank == 2 else 2
+            got = b.recv(source, other, 8, after=[])
+            if b.rank == 2:
+                b.recv(1, b.ring(8, 1), 8)
+            parts = [other, part] if b.rank == 2 else [part, other]
+            b.reduce(b.output(), parts, 8, final=True, after=[got, step, *sent])
+
+        return steps
+
+    prove(operation, by_hand(operation, [write(True)] * 3), uniform=True)
+    with pytest.raises(ScheduleError, match="one step"):
+        prove(operation, by_hand(operation, [write(False)] * 3), uniform=True)
+
+
 def test_a_rank_outside_a_circle_is_refused():
     s = by_hand(PSUM, [reduce_and_broadcast((0, 1)), reduce_and_broadcast((0, 1)), lambda b: None])[0]
     with pytest.raises(ValueError, match="which rank 2 is not in"):
