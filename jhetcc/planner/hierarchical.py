@@ -64,8 +64,9 @@ def fits(operation: Operation, clusters: tuple[ClusterShape, ...] | None, border
         return "no clusters are known"
     reduction, many = operation.reduction, len(clusters)
     native = [shape.native(reduction, operation.dtype) for shape in clusters]
-    if many == 1 and (not native[0] or reduction == "none"):
-        return "one cluster without a native reduction is what flat algorithms are for"
+    moves = operation.name in ("all_gather", "broadcast") and clusters[0].size > 1 and clusters[0].vendor is not None
+    if many == 1 and not (moves or (reduction != "none" and native[0])):
+        return "one cluster whose library does not do this is what flat algorithms are for"
     if reduction == "none" and border:
         return "nothing is reduced"
     if border and many == 1:

@@ -15,6 +15,7 @@ from planner_drawing import chunk_sizes, operations
 
 from jhetcc.planner import HIERARCHICAL, ClusterShape, Layout, Nic, Vendor, candidates, plan, why_unfit
 from jhetcc.schedule import (
+    NATIVE_BROADCAST,
     NATIVE_REDUCE,
     RECV,
     REDUCE,
@@ -259,6 +260,19 @@ def test_a_library_that_does_not_promise_equal_bits_is_followed_by_a_broadcast()
     prove(operation, unlike.expand_all())
 
 
+def test_one_cluster_with_a_library_is_left_to_it():
+    for operation, steps in (
+        (Operation("all_gather", "f32", (5,)), 3),
+        (Operation("broadcast", "f32", (5,), root=1), 1),
+    ):
+        made = plan(
+            operation, layout_of(clusters_of([0, 0, 0], [(Nic(1e9), Nic(1e9))], VENDORS[2:])), algorithm="hierarchical"
+        )
+        prove(operation, made.expand_all())
+        s = made.expand(0)
+        assert (s.kind == NATIVE_BROADCAST).sum() == steps and not s.length[s.kind < NATIVE_REDUCE].any()
+
+
 def test_what_a_library_refuses_is_reduced_by_our_own_schedule():
     layout = layout_of(vector((2, 2), VENDORS[2]))
     for dtype, native in (("f32", False), ("f64", True)):
@@ -272,7 +286,7 @@ def test_what_a_library_refuses_is_reduced_by_our_own_schedule():
         (Operation("send", "f32", (3,), to=1, tag=0), vector((1, 1)), "hierarchical", "straight"),
         (Operation("psum", "f32", (3,)), None, "hierarchical", "no clusters"),
         (Operation("psum", "f32", (3,)), vector((2,)), "hierarchical", "flat"),
-        (Operation("all_gather", "f32", (3,)), vector((2,), VENDORS[1]), "hierarchical", "flat"),
+        (Operation("gather", "f32", (3,), root=0), vector((2,), VENDORS[1]), "hierarchical", "flat"),
         (Operation("psum", "bf16", (3,)), vector((2, 1)), "hierarchical", "rounded once"),
         (Operation("psum", "f32", (3,)), vector((2, 2)), "hierarchical_border", "no library"),
         (Operation("psum", "f32", (3,)), vector((1, 1), VENDORS[1]), "hierarchical_border", "fewer ranks"),
