@@ -59,8 +59,12 @@ class Layout:
 
     @cached_property
     def tcp(self) -> Link:
-        """The link between hosts: where the NICs were measured, what the slowest cluster's have together."""
-        known = [sum(nic.bandwidth for nic in shape.nics) for shape in self.clusters or () if shape.nics]
+        """The link between hosts: where NICs were measured, a host's part of those of the slowest cluster."""
+        known = [
+            sum(nic.bandwidth for nic in shape.nics) / len({self.hosts[rank] for rank in shape.ranks})
+            for shape in self.clusters or ()
+            if shape.nics
+        ]
         return Link(self.profile.tcp.alpha, 1 / min(known)) if known else self.profile.tcp
 
     @property

@@ -106,6 +106,13 @@ def test_hierarchy_is_chosen_where_links_between_clusters_are_slow_and_not_where
     ]
 
 
+def test_flat_algorithms_are_costed_with_the_measured_nics():
+    nics = (Nic(6e9), Nic(2e9))
+    layout = Layout((0, 0, 1, 1, 2), clusters=(ClusterShape((0, 1, 2, 3), nics), ClusterShape((4,), (Nic(9e9),))))
+    assert layout.tcp == Link(Profile().tcp.alpha, 1 / 4e9)  # two hosts share 8 GB/s
+    assert layout.link(0, 2) == layout.tcp and layout.link(0, 1) == Profile().shm
+
+
 def test_no_clusters_plan_as_before():
     assert plan(BIG, Layout.local(4)).detail == ""
     assert plan(BIG, Layout.local(4)) == plan(BIG, dataclasses.replace(Layout.local(4), clusters=split_sizes([4])))
