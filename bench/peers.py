@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peers: what each is, how its processes are started, and the conversation with them. Used by the bench's own process alone."""
+"""The peers: what each is, how its processes are started, and the conversation with them. Used by the bench's own process alone.
+
+What is started dies with the bench, however that ends, and leaves no name in /dev/shm.
+"""
 
 import contextlib
 import json
@@ -15,7 +18,11 @@ from dataclasses import dataclass, field
 
 from namespace import CubicNamespace
 
+from jhetcc.launch import child
+from jhetcc.launch.port import HeldPort
+
 _HERE = pathlib.Path(__file__).resolve().parent
+_SHARED_MEMORY = "/dev/shm/"
 _START_S, _ANSWER_S, _END_S = 120, 300, 10
 _RAW, _JAX = ("raw",), ("jit", "jit donated", "jit loop")
 
@@ -59,7 +66,7 @@ PEERS = {
         Peer(
             "jhetcc-jax", "jhetcc_jit", (*_JAX, "plain jit"), "ours inside JAX programs", True, needs_coordinator=True
         ),
-        Peer("floor", "copy", _RAW, "one copy of the size past the caches, on each rank", True),
+        Peer("floor", "copy", _RAW, "one copy of the size on each rank", True),
         Peer("add", "add", _JAX, "a jitted addition: JAX's own cost", True),
         Peer("gloo", "gloo", _JAX, _GLOO, needs_coordinator=True),
         Peer("gloo-cubic", "gloo", _JAX, f"{_GLOO}, cubic congestion control", needs_coordinator=True, cubic=True),
@@ -73,10 +80,15 @@ PEERS = {
 }
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _tied(parent, python=sys.executable):
+    """What to put in front of a command that is to be killed when its parent ends; a stopped one, too."""
+    return [python, "-I", "-S", child.__file__, str(parent)]
+
+
+def _mapped_names(pid):
+    """The names in /dev/shm of what this process has mapped; what was unlinked has none."""
+    with open(f"/proc/{pid}/maps") as file:
+        return {line.rstrip("\n").partition(_SHARED_MEMORY)[2] for line in file if _SHARED_MEMORY in line}
 
 
 class Team:
@@ -86,6 +98,8 @@ class Team:
         self.peer, self.ranks, self.versions, self.pids = peer, ranks, {}, []
         self._installed = pathlib.Path(installed).resolve()
         self._processes, self._streams, self._paused, self._namespace = [], [], False, None
+        self._port = None  # kept for the rank that will listen
+        self._names_before = set(os.listdir(_SHARED_MEMORY))
         self._folder = tempfile.TemporaryDirectory(prefix="jhetcc-bench-")
         self._log = open(os.path.join(self._folder.name, "output"), "w+b")  # noqa: SIM115
 
@@ -117,6 +131,16 @@ class Team:
         self.versions = hellos[0]["versions"]
         if sorted(hello["rank"] for hello in hellos) != list(range(self.ranks)):
             raise PeerError(f"ranks {[hello['rank'] for hello in hellos]} came instead of 0 to {self.ranks - 1}")
+        self._unlink_shared()
+
+    def _unlink_shared(self):
+        """What all members have mapped needs no name any more: without one, it is gone with the last of them."""
+        if self.peer.ours:
+            return
+        shared = set.intersection(*map(_mapped_names, self.pids)) & set(os.listdir(_SHARED_MEMORY))
+        for name in shared - self._names_before:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_SHARED_MEMORY + name)
 
     def _accept(self, listener):
         listener.settimeout(1)
@@ -152,9 +176,10 @@ class Team:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        if self._namespace:
-            self._namespace.close()
-        self._streams, self._processes, self.pids, self._namespace = [], [], [], None
+        for held in (self._namespace, self._port):
+            if held:
+                held.close()
+        self._streams, self._processes, self.pids, self._namespace, self._port = [], [], [], None, None
         self._log.close()
         self._folder.cleanup()
 
@@ -181,28 +206,19 @@ class Team:
         peer, member = self.peer, str(_HERE / "member.py")
         settings = []
         if peer.needs_coordinator:
-            settings.append(f"coordinator=127.0.0.1:{_free_port()}")
+            self._port = HeldPort()
+            settings.append(f"coordinator={self._port.address}")
         if peer.place and not (self._installed / peer.place / ".complete").exists():
             raise PeerError(f"it is not installed below {self._installed.name}: python bench/setup_peers.py says why")
         if peer.kind == "oneccl":
             settings += [f"folder={self._installed / 'oneccl'}", f"exchange={self._folder.name}/identifier"]
         if peer.kind in ("mpi", "mpi4jax"):
             home = self._installed / ("mpich" if peer.kind == "mpi4jax" else peer.place) / "bin"
-            return [
-                [
-                    str(home / "mpiexec"),
-                    "-n",
-                    str(self.ranks),
-                    str(home / "python"),
-                    member,
-                    address,
-                    peer.kind,
-                    "mpi",
-                    str(self.ranks),
-                ]
-            ]
+            python, ranks = str(home / "python"), str(self.ranks)
+            rank = [*_tied("any", python), python, member, address, peer.kind, "mpi", ranks]
+            return [[*_tied(os.getpid()), str(home / "mpiexec"), "-n", ranks, *rank]]
         return [
-            [sys.executable, member, address, peer.kind, str(rank), str(self.ranks), *settings]
+            [*_tied(os.getpid()), sys.executable, member, address, peer.kind, str(rank), str(self.ranks), *settings]
             for rank in range(self.ranks)
         ]
 
@@ -226,6 +242,7 @@ class Team:
                 stream.write(json.dumps(message) + "\n")
                 stream.flush()
             answers = [self._read(stream) for stream in self._streams]
+            self._unlink_shared()
         except OSError as why:
             raise PeerError(f"a process ended: {why}; {self._last_words()}") from None
         self.pause()

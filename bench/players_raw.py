@@ -140,22 +140,14 @@ class Mpi(Raw):
 
 
 class Copy(Raw):
-    """The floor: every rank copies `bytes` once, past the caches, without talking to anybody."""
-
-    def __init__(self, rank, ranks):
-        from jhetcc import _core
-
-        super().__init__(rank, ranks)
-        self._core = _core
-        self.versions = {"simd": _core.simd_name()}
+    """The floor: every rank copies `bytes` once, as numpy does, without talking to anybody."""
 
     def step(self, case, source, target):
         if case.operation != "all_reduce":
             raise NotImplementedError("the floor is measured along with all_reduce")
         size = -(-case.bytes // 4) * 4
         left, right = np.ones(size, np.uint8), np.ones(size, np.uint8)
-        _U32, _SUM = 8, 1
-        return lambda: self._core.reduce(right, [left], _U32, _SUM, 0, True)
+        return lambda: np.copyto(right, left)
 
     def once(self, case, mode, step):
         step()

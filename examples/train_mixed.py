@@ -45,19 +45,15 @@ def fingerprint(tree) -> jax.Array:
     return total
 
 
-def step_with(mean):
-    """One step of one rank: its own rows, and `mean` of gradients and loss."""
-
-    def step(weights, state, tokens):
-        loss, gradients = jax.value_and_grad(model.loss)(weights, tokens)
-        gradients = mean(gradients)
-        loss = mean(loss)
-        updates, state = OPTIMIZER.update(gradients, state, weights)
-        weights = optax.apply_updates(weights, updates)
-        marks = jnp.stack([fingerprint(gradients), fingerprint(weights)])[None]
-        return weights, state, loss, gradients, marks
-
-    return step
+def train_step(weights, state, tokens):
+    """One step of one rank: its own rows, and the mean over all ranks of gradients and loss."""
+    loss, gradients = jax.value_and_grad(model.loss)(weights, tokens)
+    gradients = jhetcc.pmean(gradients)
+    loss = jhetcc.pmean(loss)
+    updates, state = OPTIMIZER.update(gradients, state, weights)
+    weights = optax.apply_updates(weights, updates)
+    marks = jnp.stack([fingerprint(gradients), fingerprint(weights)])[None]
+    return weights, state, loss, gradients, marks
 
 
 class Island:
@@ -98,18 +94,22 @@ class Island:
         return np.stack([np.frombuffer(digest.digest(), np.uint8) for digest in hashes])
 
 
-def timed(step, *arguments):
-    """Runs one step to its end; its results and its seconds."""
-    begun = time.perf_counter()
+def timed(comm, step, *arguments):
+    """Runs one step to its end; its results, its seconds, and those in which operations of this process's first rank were under way."""
+
+    def in_operations():
+        return comm.status()["ranks"][0]["seconds_in_operations"]
+
+    before, begun = in_operations(), time.perf_counter()
     results = jax.block_until_ready(step(*arguments))
-    return results, time.perf_counter() - begun
+    return results, time.perf_counter() - begun, in_operations() - before
 
 
 def train(comm, island, text, steps):
     """The job. Returns losses, and what all ranks are to agree on bit by bit: marks of every step, digests of the last."""
     first = comm.local_ranks[0]
     ins, outs = ("whole", "whole", "rows"), ("whole", "whole", "whole", "whole", "rows")
-    step = island.compile(step_with(jhetcc.pmean), ins, outs)
+    step = island.compile(train_step, ins, outs)
     weights = island.place(model.initial_weights(), "whole")
     state = island.place(OPTIMIZER.init(weights), "whole")
     mine = slice(first * ROWS_PER_RANK, (first + len(island.devices)) * ROWS_PER_RANK)
@@ -117,23 +117,18 @@ def train(comm, island, text, steps):
     def rows(number):
         return island.place(model.batch(text, number, comm.size * ROWS_PER_RANK)[mine], "rows")
 
-    # The same work without a word to the others, while they do the same: what a step takes longer is communicating and waiting.
-    silent_step = island.compile(step_with(lambda mine: mine), ins, outs)
-    timed(silent_step, weights, state, rows(0))
-    losses, marks, gradients, step_s, silent_s = [], [], None, [], []
+    losses, marks, gradients, step_s, operations_s = [], [], None, [], []
     for number in range(steps):
-        tokens = rows(number)
-        if number % 5 == 4:
-            silent_s.append(timed(silent_step, weights, state, tokens)[1])
-        (weights, state, loss, gradients, mark), seconds = timed(step, weights, state, tokens)
+        (weights, state, loss, gradients, mark), *seconds = timed(comm, step, weights, state, rows(number))
         losses.append(float(loss))
         marks.append(np.asarray(mark))
         if number > 0:  # the first one is compiled
-            step_s.append(seconds)
+            step_s.append(seconds[0])
+            operations_s.append(seconds[1])
         if first == 0 and number % 10 == 9:
             speed = comm.size * ROWS_PER_RANK * model.CONTEXT / np.mean(step_s[-10:])
-            share = max(0.0, 1 - np.mean(silent_s[-2:]) / np.mean(step_s[-10:]))
-            words = f"loss {losses[-1]:.4f}  {speed:8.0f} tokens/s  communicating {share:4.0%}"
+            share = np.sum(operations_s[-10:]) / np.sum(step_s[-10:])
+            words = f"loss {losses[-1]:.4f}  {speed:8.0f} tokens/s  communicating and waiting {share:4.0%}"
             print(f"step {number + 1:4}/{steps}  {words}", flush=True)
     mine_now = np.stack([island.digests(gradients), island.digests(weights)], axis=1)
     return losses, np.stack(marks, axis=1), mine_now

@@ -41,6 +41,9 @@ class Process:
 
     def counters(self) -> list: ...
 
+    @property
+    def operations_failed(self) -> int: ...
+
     def records(self) -> list: ...
 
     def close(self, timeout: float) -> None: ...
@@ -99,7 +102,7 @@ def choose_local_address(towards: str, interface: str) -> str:
     Numeric host of the local interface that routes to an address, or of the one named.
     """
 
-def reduce(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], sources: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtype: int, op: int, divisor: int = 0, streaming: bool = False) -> None:
+def reduce(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], sources: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtype: int, op: int, divisor: int = 0) -> None:
     """
     Reduce uint8 arrays, left to right, into target (which may be one of them). dtype and op are the numbers of
     the schedule's binary form; divisor divides a complete mean. Raises ValueError for a pair that does not exist.

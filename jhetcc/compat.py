@@ -7,7 +7,7 @@ file is the one to change. Loaded once per process, at import of ``jhetcc.ops``;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -145,6 +145,15 @@ def guard_batched_cond(refuse: Callable[[], Exception]) -> None:
         return original(axis_data, args, dims, branches=branches, **params)
 
     table[primitives.cond_p] = rule
+
+
+def parameters_of(jaxpr: Any, prefix: str) -> Iterator[dict[str, Any]]:
+    """Parameters of every equation, nested ones too, whose primitive's name begins with a prefix."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name.startswith(prefix):
+            yield equation.params
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from parameters_of(inner, prefix)
 
 
 # Lowering

@@ -130,6 +130,9 @@ class Options:
     cluster: str | None = _option(
         "", _text, "system", "label of the cluster this process belongs to, for topology and texts"
     )
+    topology: str | None = _option(
+        "", _text, "system", "JSON file of the machines that `jhetcc topo` shows instead of this one: docs/topology.md"
+    )
     interface: str | None = _option(
         "",
         _text,

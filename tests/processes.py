@@ -23,18 +23,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DEADLINE_S", "Failure", "Outcome", "Pool", "Running", "Script", "free_port", "run_scripts", "start_scripts"]
+from jhetcc.launch.port import HeldPort
+
+__all__ = ["DEADLINE_S", "Failure", "Outcome", "Pool", "Running", "Script", "run_scripts", "start_scripts"]
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0
 LAST_WORDS_S = 5.0
 OUTPUT_SHOWN = 6000
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def environment(devices: int, extra: Mapping[str, str]) -> dict[str, str]:
@@ -258,6 +254,7 @@ class Pool:
         self.workers: list[Worker] = []
         self.folder = tempfile.TemporaryDirectory(prefix="jhetcc-test-")
         self._world: tuple | None = None
+        self._port: HeldPort | None = None  # of the world: no other session of tests may get it
 
     def start(
         self,
@@ -282,7 +279,9 @@ class Pool:
         running = Running(self, deadline)
         renew = None
         if not world or wanted != self._world:
-            renew = {"coordinator": f"127.0.0.1:{free_port()}", "options": dict(options or {}), "join": world}
+            self._give_back_port()
+            self._port = HeldPort()
+            renew = {"coordinator": self._port.address, "options": dict(options or {}), "join": world}
         self._world = wanted
         for worker in self.workers:
             devices = None if self.jax else self.grouping[worker.index]
@@ -331,9 +330,15 @@ class Pool:
         self.workers = []
         self._world = None
 
+    def _give_back_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+        self._port = None
+
     def close(self) -> None:
         """Kills every process; nothing is left."""
         self.kill()
+        self._give_back_port()
         self.folder.cleanup()
 
 
@@ -369,9 +374,8 @@ def start_scripts(
       extra: environment of all.
       own: environment of each.
     """
-    address = f"127.0.0.1:{free_port()}"
     scripts: list[Script] = []
-    with tempfile.TemporaryDirectory(prefix="jhetcc-test-") as folder:
+    with contextlib.closing(HeldPort()) as port, tempfile.TemporaryDirectory(prefix="jhetcc-test-") as folder:
         path = Path(folder) / "script.py"
         path.write_text("import os\nme = int(os.environ['JHETCC_PROCESS_ID'])\n" + source)
         try:
@@ -379,7 +383,7 @@ def start_scripts(
                 place = {
                     "JHETCC_PROCESS_ID": str(index),
                     "JHETCC_NUM_PROCESSES": str(len(grouping)),
-                    "JHETCC_COORDINATOR": address,
+                    "JHETCC_COORDINATOR": port.address,
                 }
                 ours = place | dict(extra or {}) | (dict(own[index]) if own else {})
                 log = Path(folder) / f"{index}.log"

@@ -25,7 +25,7 @@ void Decision::send(int to, Type type, uint32_t ballot, uint32_t value_ballot, s
   hooks_.send(to, std::move(message));
 }
 
-// A report carries the accepted value if there is one (it then decides alone), else the contribution.
+// A report carries the accepted value if there is one (the leader then proposes that), else the contribution.
 void Decision::sendReport(int to) {
   send(to, Type::kReport, promised_, accepted_ballot_, accepted_ballot_ ? accepted_ : hooks_.report());
 }
@@ -101,7 +101,7 @@ void Decision::lead(int64_t now_ns) {
   proposed_ = false;
   answered_.assign(static_cast<size_t>(size_), false);
   acknowledged_.assign(static_cast<size_t>(size_), false);
-  answered_[static_cast<size_t>(self_)] = true;
+  answered_[static_cast<size_t>(self_)] = acknowledged_[static_cast<size_t>(self_)] = true;
   hooks_.on_report(self_, hooks_.report(), now_ns);
   lead_since_ns_ = now_ns;
   beat(now_ns);
@@ -109,13 +109,13 @@ void Decision::lead(int64_t now_ns) {
 }
 
 void Decision::beat(int64_t now_ns) {
-  if (!waiting_ && hooks_.gather_until(lead_since_ns_) == std::numeric_limits<int64_t>::max()) {
+  if (!waiting_ && !proposed_ && hooks_.gather_until(lead_since_ns_) == std::numeric_limits<int64_t>::max()) {
     leading_ = false;  // nobody waits for a value any more; the next report takes the lead up again
     return;
   }
   beat_ns_ = now_ns + silence_ns_ / 3;
   for (int member = 0; member < size_; ++member) {
-    const bool ask = !answered_[static_cast<size_t>(member)];
+    const bool ask = !proposed_ && !answered_[static_cast<size_t>(member)];
     if (hooks_.takes_part(member)) send(member, Type::kGather, promised_, ask ? 1 : 0, {});
   }
 }
@@ -124,9 +124,14 @@ bool Decision::isWaitedFor(int member) const { return hooks_.takes_part(member) 
 
 void Decision::tryPropose(int64_t now_ns) {
   if (!leading_ || proposed_ || has_value_) return;
+  // With an accepted value in hand only others' accepted values matter: nobody is waited for to complete its
+  // contribution, and not again who was silent for long already.
+  const bool is_fixed = accepted_ballot_ != 0;
   bool missing = false, worth_waiting = false;
   for (int member = 0; member < size_; ++member) {
-    if (!isWaitedFor(member) || (answered_[static_cast<size_t>(member)] && hooks_.is_complete(member))) continue;
+    const auto i = static_cast<size_t>(member);
+    if (!isWaitedFor(member) || (answered_[i] && hooks_.is_complete(member))) continue;
+    if (is_fixed && (answered_[i] || silent_[i])) continue;
     missing = true;
     worth_waiting |= !hooks_.is_doubtful(member) || now_ns < lead_since_ns_ + silence_ns_;
   }
@@ -143,17 +148,19 @@ void Decision::tryShow() {
   if (!leading_ || !proposed_ || has_value_) return;
   for (int member = 0; member < size_; ++member) {
     const auto i = static_cast<size_t>(member);
-    if (member != self_ && isWaitedFor(member) && answered_[i] && !acknowledged_[i]) return;
+    if (isWaitedFor(member) && answered_[i] && !acknowledged_[i]) return;
   }
   take(promised_, std::string(accepted_));
 }
 
 void Decision::take(uint32_t ballot, std::string_view value) {
+  const bool was_leading = leading_;
   accepted_ = std::string(value);
   accepted_ballot_ = ballot + 1;
   has_value_ = true;
   leading_ = proposed_ = false;
   hooks_.adopt(accepted_);
+  for (int member = 0; was_leading && member < size_; ++member) tell(member);
 }
 
 void Decision::tell(int member) {
@@ -171,10 +178,9 @@ void Decision::onGone(int member, int64_t now_ns) {
 }
 
 void Decision::onReport(int from, uint32_t ballot, uint32_t accepted_ballot, std::string_view body, int64_t now_ns) {
-  const auto i = static_cast<size_t>(from);
   if (has_value_) {
     promised_ = std::max(promised_, ballot);
-    if (accepted_ballot == 0) tell(from);
+    tell(from);
     return;
   }
   if (!has_promise_ || ballot > promised_) promise(ballot, now_ns);
@@ -185,18 +191,21 @@ void Decision::onReport(int from, uint32_t ballot, uint32_t accepted_ballot, std
   }
   if (!leading_ && leaderOf(ballot) == self_) lead(now_ns);
   if (!leading_ || has_value_) return;
+  if (proposed_) return;  // too late for this ballot: it is told the value, and is not waited for
   // A value that came here in somebody's report was accepted by it: among several the highest ballot counts.
-  if (!proposed_ && accepted_ballot > accepted_ballot_) {
+  if (accepted_ballot > accepted_ballot_) {
     accepted_ballot_ = accepted_ballot;
     accepted_ = std::string(body);
   }
-  if (proposed_ && accepted_ballot != 0) acknowledged_[i] = true;  // it holds another value and keeps it
-  answered_[i] = true;
+  answered_[static_cast<size_t>(from)] = true;
   tryPropose(now_ns);
-  tryShow();
 }
 
 void Decision::onPropose(int from, uint32_t ballot, std::string_view value, int64_t now_ns) {
+  if (has_value_) {
+    tell(from);
+    return;
+  }
   if (has_promise_ && ballot < promised_) {
     sendReport(from);
     return;
@@ -208,12 +217,9 @@ void Decision::onPropose(int from, uint32_t ballot, std::string_view value, int6
     heard_ns_ = now_ns;
     repeated_ = false;
   }
-  if (!has_value_) take(ballot, value);
-  if (accepted_ == value) {
-    send(from, Type::kAck, ballot, 0, {});
-  } else {
-    sendReport(from);
-  }
+  accepted_ = std::string(value);
+  accepted_ballot_ = ballot + 1;
+  send(from, Type::kAck, ballot, 0, {});
 }
 
 bool Decision::onMessage(int from, std::string_view message, int64_t now_ns) {
@@ -250,18 +256,17 @@ bool Decision::onMessage(int from, std::string_view message, int64_t now_ns) {
   } else if (type == Type::kPropose) {
     onPropose(from, ballot, body, now_ns);
   } else if (type == Type::kGather) {
+    if (has_value_) {
+      tell(from);
+      return true;
+    }
     const bool higher = !has_promise_ || ballot > promised_;
     if (higher) promise(ballot, now_ns);
     // promise() has reported already where this member waits and holds no value.
-    const bool reported = higher && waiting_ && !has_value_;
+    const bool reported = higher && waiting_;
     if (!reported && (extra != 0 || higher || ballot < promised_)) sendReport(from);
   } else if (type == Type::kKnown) {
-    if (has_value_) return true;
-    if (!has_promise_ || ballot >= promised_) {
-      take(ballot, body);
-    } else if (!leading_ && leaderOf(promised_) == from) {
-      ownBallot(now_ns);  // it will not lead, and its value may be older than another one: ask everybody
-    }
+    if (!has_value_) take(ballot, body);
   } else if (leading_ && proposed_ && ballot == promised_) {
     acknowledged_[static_cast<size_t>(from)] = true;
     tryShow();
@@ -273,8 +278,11 @@ void Decision::tick(int64_t now_ns) {
   if (has_value_) return;
   if (leading_) {
     // Somebody reported and then fell silent: once more without it, with the same value.
-    if (proposed_ && now_ns >= proposed_ns_ + silence_ns_) return ownBallot(now_ns);
-    if (!proposed_ && now_ns >= beat_ns_) beat(now_ns);
+    if (proposed_ && now_ns >= proposed_ns_ + silence_ns_) {
+      for (size_t i = 0; i < silent_.size(); ++i) silent_[i] = silent_[i] || (answered_[i] && !acknowledged_[i]);
+      return ownBallot(now_ns);
+    }
+    if (now_ns >= beat_ns_) beat(now_ns);
     tryPropose(now_ns);
   } else if (waiting_ && now_ns >= heard_ns_ + silence_ns_) {
     silent_[static_cast<size_t>(leaderOf(promised_))] = true;
@@ -288,7 +296,7 @@ void Decision::tick(int64_t now_ns) {
 int64_t Decision::nextTickNs() const {
   if (has_value_) return std::numeric_limits<int64_t>::max();
   if (leading_) {
-    if (proposed_) return proposed_ns_ + silence_ns_;
+    if (proposed_) return std::min(beat_ns_, proposed_ns_ + silence_ns_);
     return std::min(beat_ns_, hooks_.gather_until(lead_since_ns_));
   }
   if (!waiting_) return std::numeric_limits<int64_t>::max();

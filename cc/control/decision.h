@@ -2,17 +2,19 @@
 // One value for all members, fixed by one of them, however many die or stall meanwhile. Passive: no I/O, no threads.
 //
 // Ballots are numbered; ballot b is led by member b mod n, so a take-over is the next ballot and ballots only rise.
-// A member PROMISES the highest ballot it heard of, reports to its leader (with any value it accepted), and takes no
-// value of a lower one. The leader gathers the reports of all who take part, proposes the value accepted under the
-// highest ballot, else a new one, and shows it to itself only after everyone who had reported has acknowledged; if one
-// of them falls silent, it gathers once more, in its next own ballot.
+// A member PROMISES the highest ballot it heard of, reports to its leader (with the value it ACCEPTED last, if any),
+// and accepts no value of a lower one. The leader gathers the reports of all who take part, proposes the value accepted
+// under the highest ballot, else a new one. Once everyone who had reported has acknowledged it, it is DECIDED: the
+// leader tells all, and only then anybody shows it to its caller. Who knows a decided value answers everything with it.
+// If somebody who had reported falls silent, the leader gathers once more, in its next own ballot.
 //
-// Guaranteed: among members that answer each other in time, one value. Proof: let d propose V at ballot b, and d' > d
-// in ballot b'. A member m that reported in both: if it took V before it promised b', its report carries V and d'
-// proposes V (or a value of a ballot between, for which the same holds); else it refuses V, for b < b'. d itself
-// answers b' in the same way, carries V, and never shows V to its caller once it promised b'. So two values need a
-// member that took one and then stayed silent for the whole gathering of the other: that member is named lost by the
-// other value. A partition gives one value a side, and each names the other side lost.
+// Guaranteed: all who show a value show the same one, as long as any two gatherings have a member in common. Proof: let
+// V be decided in ballot b, and let c > b be the lowest ballot after it that proposes another value. Its leader heard a
+// member that had acknowledged V (the two leaders count as such members). That one did so before it promised c, else it
+// had refused; so its report to c carried V, or a value accepted between b and c, which is V, too, for c is the lowest.
+// Whatever else c heard was accepted before b: so c proposes V.
+// Leaders wait for everybody whose connection stands and who is not silent, so two gatherings without a common member
+// take connections cut, or silence, that part the members in two. A partition may give one value a side.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +41,7 @@ class Decision {
     std::function<int64_t(int64_t lead_since_ns)> gather_until;
     std::function<std::string(const std::vector<bool>& answered, int64_t gathered_ns)> decide;
     std::function<bool(std::string_view value)> is_valid;
-    std::function<void(const std::string& value)> adopt;  ///< once
+    std::function<void(const std::string& value)> adopt;  ///< the decided value, once
   };
   Decision(int self, int size, int64_t silence_ns, Hooks hooks);
 
@@ -88,7 +90,7 @@ class Decision {
   uint32_t promised_ = 0;         // highest ballot heard of
   uint32_t accepted_ballot_ = 0;  // 1 + ballot of accepted_; 0: none
   std::string accepted_;
-  std::vector<bool> silent_;                   // leaders that did not answer
+  std::vector<bool> silent_;                   // did not answer: leaders, and my proposal
   std::vector<bool> answered_, acknowledged_;  // leader: of my ballot
   int64_t lead_since_ns_ = 0, beat_ns_ = 0, proposed_ns_ = 0, heard_ns_ = 0;
 };

@@ -41,13 +41,14 @@ void Membership::makeShrinkDecision() {
   };
   hooks.is_complete = [this](int member) { return commit_by_ns_[static_cast<size_t>(member)] != 0; };
   hooks.is_doubtful = [](int) { return false; };
-  hooks.gather_until = [this](int64_t) {
+  hooks.gather_until = [this](int64_t lead_since_ns) {
     int64_t until = kNever;
     for (int member = 0; member < size_; ++member) {
       const int64_t by = commit_by_ns_[static_cast<size_t>(member)];
       if (by != 0 && !isGone(member) && !isOut(member)) until = std::min(until, by);
     }
-    return until;
+    // A late take-over hears the others first: they may have decided already.
+    return std::max(until, lead_since_ns + silence_ns_);
   };
   hooks.decide = [this](const std::vector<bool>& answered, int64_t) {
     std::vector<bool> members(static_cast<size_t>(size_));

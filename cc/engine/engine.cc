@@ -124,7 +124,6 @@ void Engine::activateNext() {
   active_->communicator = &communicator;
   active_->request = std::move(request);
   active_->begun = active_->withdrawn = active_->warned = false;
-  active_->started_ns = active_->warned_ns = clock_.nowNs();
   const Command& command = active_->command();
   if (command.point_to_point) {
     active_->sequence = active_->send_sequence = active_->receive_sequence = 0;
@@ -137,7 +136,8 @@ void Engine::activateNext() {
   ++communicator.started;
   communicator.last_text = active_->text();
   trace_.counters.add(trace::Counter::kOperationsStarted);
-  note(trace::EventKind::kOperationStarted, communicator, active_->sequence, 0, command.text_hash);
+  active_->started_ns = active_->warned_ns =
+      note(trace::EventKind::kOperationStarted, communicator, active_->sequence, 0, command.text_hash);
 }
 
 /// The schedule is there: take the buffers and what came early.
@@ -172,8 +172,8 @@ void Engine::beginActive() {
   adoptParked();
 }
 
-void Engine::note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
-                  uint64_t argument) {
+int64_t Engine::note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
+                     uint64_t argument) {
   trace::Record record;
   record.time_ns = clock_.nowNs();
   record.communicator = communicator.spec.id;
@@ -183,6 +183,7 @@ void Engine::note(trace::EventKind kind, const Communicator& communicator, uint6
   record.peer = world_rank_;
   record.kind = kind;
   trace_.recorder->write(record);
+  return record.time_ns;
 }
 
 bool Engine::matchesActive(const Communicator& communicator, const FrameHeader& header) const {
@@ -345,14 +346,17 @@ void Engine::finishActive(const Status& status) {
   const uint64_t bytes = active.begun && !active.withdrawn ? active.operation.bytesMoved() : 0;
   trace_.counters.add(status.isOk() ? trace::Counter::kOperationsFinished : trace::Counter::kOperationsFailed);
   trace_.counters.add(trace::Counter::kBytesMoved, bytes);
-  note(status.isOk() ? trace::EventKind::kOperationFinished : trace::EventKind::kOperationFailed, *active.communicator,
-       active.sequence, bytes, static_cast<uint64_t>(status.kind()));
+  const auto kind = status.isOk() ? trace::EventKind::kOperationFinished : trace::EventKind::kOperationFailed;
+  busy_ns_ += note(kind, *active.communicator, active.sequence, bytes, static_cast<uint64_t>(status.kind())) -
+              active.started_ns;
   if (active.begun && !active.withdrawn) active.operation.withdraw();
   active_ = nullptr;
   Completion* completion = active.request.completion;
   active.request = Request{};
   completion->onDone(status);
 }
+
+int64_t Engine::busyNs() const { return busy_ns_ + (active_ ? clock_.nowNs() - active_->started_ns : 0); }
 
 std::optional<Activity> Engine::activity() const {
   if (!active_) return std::nullopt;

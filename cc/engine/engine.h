@@ -103,6 +103,8 @@ class Engine {
 
   int32_t worldRank() const { return world_rank_; }
   std::optional<Activity> activity() const;
+  /// How long an operation was in flight here since birth, the one in flight now included.
+  int64_t busyNs() const;
   std::vector<std::unique_ptr<rail::Rail>>& rails() { return rails_; }
   uint64_t staleFrames() const { return stale_frames_; }
   /// Messages that came before they could be taken: most at one time since birth.
@@ -115,8 +117,9 @@ class Engine {
 
   void makeProbes();
   void makeMembership(Communicator& communicator);
-  void note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
-            uint64_t argument);
+  /// Returns the time that it noted.
+  int64_t note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
+               uint64_t argument);
   void activateNext();
   void beginActive();
   bool advanceActive();
@@ -159,6 +162,7 @@ class Engine {
   uint64_t stale_frames_ = 0;
   uint64_t events_ = 0;  ///< frames, fetches and releases seen
   int64_t next_tick_ns_ = 0;
+  int64_t busy_ns_ = 0;  ///< of operations that have ended
 };
 
 }  // namespace jhetcc::engine

@@ -271,7 +271,7 @@ void Operation::runLocal(const Step& step, StepState& state) {
   }
   for (int k = 0; k < count; ++k) sources[k] = place(schedule_->sources[step.sources_begin + k], state.issued);
   const int divisor = step.final && schedule_->op == schedule::ReduceOp::kMean ? schedule_->size : 0;
-  reduce({target, sources, count, static_cast<size_t>(bytes), schedule_->type, schedule_->op, divisor, false});
+  reduce({target, sources, count, static_cast<size_t>(bytes), schedule_->type, schedule_->op, divisor});
 }
 
 void Operation::complete(int32_t index, int64_t iteration) {

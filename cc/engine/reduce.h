@@ -16,8 +16,7 @@ struct Reduction {
   size_t bytes;                ///< multiple of the item size
   schedule::DataType type;
   schedule::ReduceOp op;
-  int divisor;     ///< kMean and the result is complete: divide by this, else 0
-  bool streaming;  ///< large result not read soon: non-temporal stores may be used
+  int divisor;  ///< kMean and the result is complete: divide by this, else 0
 };
 
 /// Whether (type, op) exists: complex has no max and min; kBytes has nothing.

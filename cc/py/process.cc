@@ -97,14 +97,14 @@ nb::list status(Process& process) {
   for (size_t slot = 0; slot < process.localRanks(); ++slot) {
     std::optional<engine::Activity> activity;
     std::vector<std::pair<int32_t, std::string>> rails;
-    int64_t now = 0, waited = 0;
+    int64_t now = 0, busy = 0;
     uint64_t stale = 0;
     {
       const LockReleased release;
-      now = process.clock().nowNs();
-      waited = process.runner(slot).waitedNs();
       process.runner(slot).withEngine([&](engine::Engine& engine) {
+        now = process.clock().nowNs();
         activity = engine.activity();
+        busy = engine.busyNs();
         stale = engine.staleFrames();
         for (auto& rail : engine.rails()) {
           rails.emplace_back(rail->peer(), rail->isBroken() ? "broken: " + rail->brokenStatus().message()
@@ -114,7 +114,7 @@ nb::list status(Process& process) {
     }
     nb::dict row;
     row["rank"] = process.runner(slot).worldRank();
-    row["seconds_in_operations"] = static_cast<double>(waited) / 1e9;
+    row["seconds_in_operations"] = static_cast<double>(busy) / 1e9;
     row["stale_frames"] = stale;
     row["operation"] = activity ? nb::cast(activity->operation) : nb::none();
     row["communicator"] = activity ? nb::cast(activity->communicator) : nb::none();
@@ -189,6 +189,8 @@ void bindProcess(nb::module_& module) {
       .def("shrink", &shrink, "communicator"_a, "timeout"_a)
       .def("status", &status)
       .def("counters", &counters)
+      .def_prop_ro("operations_failed",
+                   [](const Process& process) { return process.counters().get(trace::Counter::kOperationsFailed); })
       .def("records", &records)
       .def(
           "close", [](Process& process, double timeout) { process.close(nanoseconds(timeout)); }, "timeout"_a,

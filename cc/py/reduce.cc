@@ -22,7 +22,7 @@ using Source = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device:
 
 [[noreturn]] void refuse(const std::string& why) { throw nb::value_error(("reduce: " + why).c_str()); }
 
-void reduce(const Target& target, const std::vector<Source>& sources, int dtype, int op, int divisor, bool streaming) {
+void reduce(const Target& target, const std::vector<Source>& sources, int dtype, int op, int divisor) {
   const auto known = [](int value, auto last) { return value >= 0 && value <= static_cast<int>(last); };
   if (!known(dtype, DataType::kComplex128)) refuse("no dtype has the number " + std::to_string(dtype));
   if (!known(op, ReduceOp::kMean)) refuse("no operation has the number " + std::to_string(op));
@@ -45,8 +45,7 @@ void reduce(const Target& target, const std::vector<Source>& sources, int dtype,
     at.push_back(source.data());
   }
   const nb::gil_scoped_release release;
-  jhetcc::engine::reduce(
-      {target.data(), at.data(), static_cast<int>(at.size()), bytes, type, reduce_op, divisor, streaming});
+  jhetcc::engine::reduce({target.data(), at.data(), static_cast<int>(at.size()), bytes, type, reduce_op, divisor});
 }
 
 void setSimd(const std::string& name) {
@@ -62,7 +61,7 @@ namespace jhetcc::py {
 void bindReduce(nb::module_& m) {
   m.def(
       "reduce", &reduce, nb::arg("target").noconvert(), nb::arg("sources").noconvert(), nb::arg("dtype"), nb::arg("op"),
-      nb::arg("divisor") = 0, nb::arg("streaming") = false,
+      nb::arg("divisor") = 0,
       "Reduce uint8 arrays, left to right, into target (which may be one of them). dtype and op are the numbers of\n"
       "the schedule's binary form; divisor divides a complete mean. Raises ValueError for a pair that does not exist.");
   m.def("simd_name", &jhetcc::engine::simdName, "The instruction set of the reductions: avx512, avx2 or base.");

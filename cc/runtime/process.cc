@@ -25,8 +25,8 @@ std::atomic<uint64_t>& forkGeneration() {
 }  // namespace
 
 Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, const std::vector<int32_t>& world_ranks,
-                                                 const std::vector<int64_t>& ordinals) {
-  std::shared_ptr<Process> process(new Process);
+                                                 const std::vector<int64_t>& ordinals, uint64_t births_before) {
+  std::shared_ptr<Process> process(new Process(births_before));
   Result<std::unique_ptr<trace::Recorder>> recorder = trace::Recorder::create(kRecordsKept);
   if (!recorder.isOk()) return recorder.status();
   process->trace_.recorder = std::move(recorder).value();
@@ -37,7 +37,7 @@ Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, c
   return process;
 }
 
-Process::Process() : fork_generation_(forkGeneration().load()) {}
+Process::Process(uint64_t births_before) : fork_generation_(forkGeneration().load()), births_before_(births_before) {}
 
 bool Process::isForked() const { return fork_generation_ != forkGeneration().load(std::memory_order_relaxed); }
 
@@ -79,7 +79,7 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
   {
     std::unique_lock<std::shared_mutex> lock(table_mutex_);
     // Made again after close(): its first messages may come while this process still drops those of its former life.
-    id = hashNumber(births_[id]++, id);
+    id = hashNumber(births_before_ + births_[id]++, id);
     communicator->id = id;
     if (communicators_.count(name)) {
       return Status(Kind::kBadArgument, Scope::kCommunicator, "bad_argument",

@@ -70,15 +70,17 @@ struct Call {
 
 class Process {
  public:
-  /// `ordinals[k]` is what XLA calls the device of local rank k.
+  /// `ordinals[k]` is what XLA calls the device of local rank k. `births_before`: so often every communicator counts as
+  /// made already; alike in all processes.
   static Result<std::shared_ptr<Process>> create(const RunnerOptions& options, const std::vector<int32_t>& world_ranks,
-                                                 const std::vector<int64_t>& ordinals);
+                                                 const std::vector<int64_t>& ordinals, uint64_t births_before = 0);
   ~Process();
 
   size_t localRanks() const { return runners_.size(); }
   Runner& runner(size_t slot) { return *runners_[slot]; }
   const Clock& clock() const { return clock_; }
   trace::Trace& trace() { return trace_; }
+  const trace::Counters& counters() const { return trace_.counters; }
   void addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint);
   void startThreads();
 
@@ -113,7 +115,7 @@ class Process {
   void close(int64_t timeout_ns);
 
  private:
-  Process();
+  explicit Process(uint64_t births_before);
   bool isForked() const;
   std::shared_ptr<const CommandSet> commandSet(Communicator& communicator, std::string_view text, bool ask);
   Status forkedStatus(const std::string& text) const;
@@ -131,9 +133,11 @@ class Process {
   std::map<int64_t, int32_t> slot_of_ordinal_;
 
   const uint64_t fork_generation_;
+  const uint64_t births_before_;
   mutable std::shared_mutex table_mutex_;  ///< guards communicators_ and every command table
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
-  std::unordered_map<uint64_t, uint64_t> births_;  ///< by (name, members, epoch): how often made; alike on all members
+  std::unordered_map<uint64_t, uint64_t>
+      births_;  ///< by (name, members, epoch): how often made here; alike on all members
 
   std::mutex plans_mutex_;
   std::condition_variable plans_changed_;

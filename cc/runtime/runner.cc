@@ -145,16 +145,16 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
                              const std::function<bool()>* interrupted, bool helping) {
   const int64_t begin = clock_.nowNs();
   int64_t last_moved = begin, last_check = begin;
+  int stride = kPassesPerClock;
   for (int count = 1;; ++count) {
     const bool moved = pass();
-    if (ticket->done()) {
-      waited_ns_.fetch_add(clock_.nowNs() - begin, std::memory_order_relaxed);
-      return Outcome::kDone;
-    }
+    if (ticket->done()) return Outcome::kDone;
     if (!moved) pause();
-    if (!moved && count % kPassesPerClock != 0) continue;
+    if (!moved && count % stride != 0) continue;
     const int64_t now = clock_.nowNs();
     if (moved) last_moved = now;
+    // Past the spinning, passes between two turns of the others only delay them.
+    stride = now - last_moved > options_.spin_ns ? 1 : kPassesPerClock;
     if (wanting_.load(std::memory_order_relaxed) > 0) {
       giveWay(lock);
     }

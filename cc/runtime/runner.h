@@ -51,7 +51,6 @@ class Runner {
   void enqueueCompletion(Ticket* ticket);
   /// A ticket was delivered: its watcher may be asleep here. The progress thread watches none and sleeps on.
   void wakeWaiters();
-  int64_t waitedNs() const { return waited_ns_.load(std::memory_order_relaxed); }
 
  private:
   bool pass();
@@ -76,7 +75,6 @@ class Runner {
   std::atomic<int> sleeping_watchers_{0};
   Fd wake_fd_;
   std::vector<pollfd> poll_set_;
-  std::atomic<int64_t> waited_ns_{0};
   std::thread progress_;
 
   std::mutex completions_mutex_;

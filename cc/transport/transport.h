@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "base/status.h"
 
@@ -37,6 +38,13 @@ static_assert(sizeof(FrameHeader) == 64);
 
 /// Longest inline payload. Longer messages are offered.
 constexpr uint64_t kInlineBytesMax = 16 * 1024;
+
+/// What send() answers to a longer one.
+inline Status inlineTooLong(const std::string& description, uint64_t bytes) {
+  return Status(Kind::kBadArgument, Scope::kCall, "bad_frame",
+                description + ": inline payload of " + std::to_string(bytes) + " bytes, at most " +
+                    std::to_string(kInlineBytesMax) + " allowed; offer it instead");
+}
 
 /// What one poll of an endpoint reports. `payload` is valid during the call only.
 class EventSink {

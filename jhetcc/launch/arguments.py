@@ -12,6 +12,7 @@ from jhetcc.errors import BadArgumentError, UnavailableError
 
 __all__ = ["Island", "Job", "parse_islands", "read_arguments"]
 
+_GRACE_S = 3.0  # long enough to notice the failure and to raise an error of one's own
 _LATER = ("cuda", "gpu", "rocm", "tpu")
 _DEVICES_MAX = 1024
 
@@ -33,12 +34,14 @@ class Job:
       command: arguments of the Python interpreter: ``("script.py", ...)`` or ``("-m", "module", ...)``.
       log_dir: where each process's output is kept; None makes a directory.
       timeout: seconds after which the job is ended as failed; None waits.
+      grace: seconds that the others have after a failure before they are ended; ``math.inf`` lets them go on.
     """
 
     islands: tuple[Island, ...]
     command: tuple[str, ...]
     log_dir: str | None = None
     timeout: float | None = None
+    grace: float = _GRACE_S
 
 
 def parse_islands(text: str) -> tuple[Island, ...]:
@@ -70,11 +73,12 @@ def parse_islands(text: str) -> tuple[Island, ...]:
 
 
 def read_arguments(arguments: Sequence[str]) -> Job:
-    """Reads ``[-n N | --islands LIST] [--log-dir DIR] [--timeout S] [--] script.py args...`` or ``... -m module args...``."""
+    """Reads ``[-n N | --islands LIST] [--log-dir DIR] [--timeout S] [--grace S] [--] script.py args...`` or ``... -m module args...``."""
     own, command = _split(list(arguments))
     parser = argparse.ArgumentParser(
         prog="jhetcc launch",
-        usage="jhetcc launch [-n N | --islands cpu:2,cpu:1] [--log-dir DIR] [--timeout S] [--] script.py args... | -m module args...",
+        usage="jhetcc launch [-n N | --islands cpu:2,cpu:1] [--log-dir DIR] [--timeout S] [--grace S] "
+        "[--] script.py args... | -m module args...",
         description="Starts the processes of a job on this machine. For several machines, see docs/launchers.md.",
     )
     how_many = parser.add_mutually_exclusive_group()
@@ -86,11 +90,20 @@ def read_arguments(arguments: Sequence[str]) -> Job:
         "--log-dir", metavar="DIR", help="keep each process's output here; default: a new temporary directory"
     )
     parser.add_argument("--timeout", type=float, metavar="S", help="end the job as failed after this many seconds")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        default=_GRACE_S,
+        help="after a failure, let the others run for this many seconds; inf: until they end by themselves; default: %(default)g",
+    )
     values = parser.parse_args(own)
     if values.n is not None and not 1 <= values.n <= _DEVICES_MAX:
         raise _wrong(f"-n {values.n}: write a number of processes from 1 to {_DEVICES_MAX}")
     if values.timeout is not None and values.timeout <= 0:
         raise _wrong(f"--timeout {values.timeout:g}: write a number of seconds above 0")
+    if not values.grace >= 0:
+        raise _wrong(f"--grace {values.grace:g}: write a number of seconds, or inf")
     if not command:
         raise _wrong("nothing to start: give a script, for example `jhetcc launch -n 2 train.py`")
     if command[0] != "-m" and not os.path.exists(command[0]):
@@ -98,7 +111,7 @@ def read_arguments(arguments: Sequence[str]) -> Job:
     if command[0] == "-m" and len(command) < 2:
         raise _wrong("-m needs the name of a module")
     islands = parse_islands(values.islands) if values.islands else (Island("cpu", 1),) * (values.n or 1)
-    return Job(islands, tuple(command), values.log_dir, values.timeout)
+    return Job(islands, tuple(command), values.log_dir, values.timeout, values.grace)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -110,7 +123,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
             return arguments[:place], arguments[place + 1 :]
         if word == "-m" or not word.startswith("-"):
             return arguments[:place], arguments[place:]
-        place += 2 if word in ("-n", "--islands", "--log-dir", "--timeout") else 1
+        place += 2 if word in ("-n", "--islands", "--log-dir", "--timeout", "--grace") else 1
     return arguments, []
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run as a file, before the script: asks the kernel to kill this process when the launcher dies, then becomes the script.
+"""Run as a file, before the script: asks the kernel to kill this process when its parent dies, then becomes the script.
+
+    python -I -S child.py PARENT COMMAND...     (PARENT: the launcher's process number; "any" where the starter does not know it)
 
 Imports nothing of the package. The request survives exec, so the script is an ordinary ``python script.py``.
 """
@@ -13,11 +15,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    launcher, command = int(sys.argv[1]), sys.argv[2:]
+    parent, command = sys.argv[1], sys.argv[2:]
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         sys.exit(f"jhetcc launch: cannot tie a process to the launcher: prctl: {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != launcher:
+    # Whoever died before the request above was made is not told of it.
+    if parent != "any" and os.getppid() != int(parent):
         sys.exit("jhetcc launch: the launcher is gone")
     os.execv(command[0], command)
 

@@ -6,12 +6,12 @@ One thread, one loop; must be the main thread, since it handles signals. Each pr
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,16 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jhetcc import config
-from jhetcc.errors import ResourceError
 from jhetcc.launch import child
 from jhetcc.launch.arguments import Island, Job
 from jhetcc.launch.output import Screen, Stream
+from jhetcc.launch.port import HeldPort
 from jhetcc.world.secret import generate
 
 __all__ = ["run"]
 
-_OWN_END_S = 3.0  # after a failure, the others may notice and raise their own error
-_GRACE_S = 10.0  # between SIGTERM and SIGKILL
+_TERM_S = 10.0  # between SIGTERM and SIGKILL
 _DRAIN_S = 1.0  # for output still in pipes once all processes ended
 _TIMEOUT_CODE = 124
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S+\s*")
@@ -76,20 +75,6 @@ def run(job: Job, environment: Mapping[str, str] | None = None, *, out: int = 1,
         supervisor.close()
 
 
-def _free_port() -> int:
-    # Above the range from which the system takes ports for outgoing connections, so nobody gets it in between by chance.
-    for port in random.SystemRandom().sample(range(61000, 65536), 64):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise ResourceError(
-        "no free port on 127.0.0.1: 64 ports between 61000 and 65535 were tried", code="no_port", scope="process"
-    )
-
-
 def _secret_descriptor() -> int:
     # An anonymous file: on no command line, in no directory, gone with the last process that holds it.
     descriptor = os.memfd_create("jhetcc-secret")
@@ -119,6 +104,7 @@ class _Supervisor:
         self._signals: list[int] = []
         self._code: int | None = None  # decided by a signal or the timeout
         self._begun = time.monotonic()
+        self._port = HeldPort()  # where process 0 will listen
         self._stages: list[tuple[float, int]] = []  # what is sent to those that still run, and when
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
@@ -133,7 +119,7 @@ class _Supervisor:
         try:
             for name in ("SECRET", "SECRET_FILE"):
                 environment.pop(config.PREFIX + name, None)
-            environment["JHETCC_COORDINATOR"] = f"127.0.0.1:{_free_port()}"
+            environment["JHETCC_COORDINATOR"] = self._port.address
             environment["JHETCC_SECRET_FD"] = str(secret)
             environment["JHETCC_JOB"] = f"launch-{os.getpid()}-{random.SystemRandom().getrandbits(32):08x}"
             for number, island in enumerate(self._job.islands):
@@ -175,9 +161,16 @@ class _Supervisor:
 
     def _patience(self) -> float | None:
         moments = [moment for moment, _ in self._stages[:1]]
-        if self._job.timeout is not None and self._code is None and not self._stages:
-            moments.append(self._begun + self._job.timeout)
+        if (end := self._timeout_at()) is not None:
+            moments.append(end)
         return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _timeout_at(self) -> float | None:
+        """When the job's time is up; None where it has no limit or is being ended already."""
+        is_ending = self._code is not None or any(process.asked_to_end for process in self._processes)
+        if self._job.timeout is None or is_ending:
+            return None
+        return self._begun + self._job.timeout
 
     def _on_event(self, key: selectors.SelectorKey) -> None:
         if key.data is None:
@@ -203,13 +196,21 @@ class _Supervisor:
         process.code = code if code >= 0 else 128 - code
         if process.code != 0 and not process.asked_to_end:
             self._failures.append(process)
-            if not self._stages:
-                if self._others_run():
-                    self._err.say(
-                        f"jhetcc launch: {process.name} {_how(process)}; the others have {_OWN_END_S:g} s to end by themselves"
-                    )
-                now = time.monotonic()
-                self._stages = [(now + _OWN_END_S, signal.SIGTERM), (now + _OWN_END_S + _GRACE_S, signal.SIGKILL)]
+            if self._code is None:
+                self._on_failure(process)
+
+    def _on_failure(self, process: _Process) -> None:
+        grace = self._job.grace
+        if grace == math.inf:
+            what = "the others go on"
+        elif len(self._failures) == 1:
+            moment = time.monotonic() + grace
+            self._stages = [(moment, signal.SIGTERM), (moment + _TERM_S, signal.SIGKILL)]
+            what = f"the others have {grace:g} s to end by themselves"
+        else:
+            return
+        if self._others_run():
+            self._err.say(f"jhetcc launch: {process.name} {_how(process)}; {what}")
 
     def _others_run(self) -> bool:
         return any(process.code is None for process in self._processes)
@@ -224,14 +225,15 @@ class _Supervisor:
         # Sends `first` now, then what is stronger.
         self._code = code if self._code is None else self._code
         now = time.monotonic()
-        self._stages = [(now, first), (now + _GRACE_S, signal.SIGKILL)]
+        self._stages = [(now, first), (now + _TERM_S, signal.SIGKILL)]
 
     def _on_time(self) -> None:
         now = time.monotonic()
-        timeout = self._job.timeout
-        if timeout is not None and self._code is None and not self._stages and now >= self._begun + timeout:
+        if (end := self._timeout_at()) is not None and now >= end:
             running = ", ".join(str(process.number) for process in self._processes if process.code is None)
-            self._err.say(f"jhetcc launch: not done after {timeout:g} s; still running: {running}; their stacks follow")
+            self._err.say(
+                f"jhetcc launch: not done after {self._job.timeout:g} s; still running: {running}; their stacks follow"
+            )
             self._end_by(_TIMEOUT_CODE, signal.SIGABRT)
         while self._stages and now >= self._stages[0][0]:
             _, number = self._stages.pop(0)
@@ -272,6 +274,7 @@ class _Supervisor:
             os.close(process.pidfd)
             for stream in process.streams.values():
                 stream.close()
+        self._port.close()
         self._selector.close()
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old_handlers.items():

@@ -16,6 +16,7 @@ import numpy as np
 
 from jhetcc import compat
 from jhetcc.errors import UnavailableError, error_of
+from jhetcc.world import state
 
 __all__ = ["export_checks", "jit", "scope", "typed_errors"]
 
@@ -111,8 +112,9 @@ def jit(f: Callable[..., Any] | None = None, **jax_jit_arguments: Any) -> Callab
       The compiled function, with ``lower``, ``trace``, ``eval_shape`` and ``clear_cache`` of ``jax.jit``.
 
     Raises:
-      Error: the typed error of a failed operation, where the call itself reports it; otherwise it surfaces when a result is
-        read, as ``jax.errors.JaxRuntimeError``, and ``jhetcc.error_of`` gives its typed form.
+      Error: the typed error of a failed operation, where the call itself reports it, or where an earlier call's failure ended a
+        communicator that this program uses. Otherwise it surfaces when a result is read, as ``jax.errors.JaxRuntimeError``,
+        and ``jhetcc.error_of`` gives its typed form.
 
     Example:
       >>> import jax.numpy as jnp, jhetcc
@@ -126,9 +128,15 @@ def jit(f: Callable[..., Any] | None = None, **jax_jit_arguments: Any) -> Callab
         return functools.partial(jit, **jax_jit_arguments)
     jitted = jax.jit(f, **jax_jit_arguments)
     failures = compat.FAILURES
+    failed_seen = 0
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal failed_seen
+        world = state.current()
+        if world is not None and (failed := world.process.operations_failed) != failed_seen:
+            _refuse_ended(jitted, args, kwargs)
+            failed_seen = failed
         try:
             return jitted(*args, **kwargs)
         except failures as error:
@@ -138,6 +146,21 @@ def jit(f: Callable[..., Any] | None = None, **jax_jit_arguments: Any) -> Callab
     for name in ("lower", "trace", "eval_shape", "clear_cache"):
         setattr(call, name, getattr(jitted, name))
     return call
+
+
+def _refuse_ended(program: Any, args: Any, kwargs: Any) -> None:
+    """Raises the error of an ended communicator that a program uses.
+
+    On several devices a call only dispatches; without this a loop that never reads a result would not learn of the end.
+    """
+    ended = state.ended()
+    if not ended or not compat.trace_is_clean():
+        return
+    jaxpr = program.trace(*args, **kwargs).jaxpr.jaxpr
+    used = {parameters.get("axis") for parameters in compat.parameters_of(jaxpr, "jhetcc_")}
+    for communicator in ended:
+        if communicator.name in used:
+            communicator.check()
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:

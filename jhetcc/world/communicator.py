@@ -10,6 +10,7 @@ import numpy as np
 from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
 from jhetcc.planner import Layout
+from jhetcc.topology import Cluster, form_clusters
 from jhetcc.world.raw import RawCalls
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Communicator(RawCalls):
       world_ranks: world rank of each index.
       local_ranks: indexes of this process's ranks, ascending.
       devices: the JAX devices of those ranks, same order; empty where the world was made without JAX.
+      clusters: who of them one vendor's collective library can join, in the order of their lowest ranks; numbered within.
     """
 
     def __init__(self, world: World, name: str, world_ranks: tuple[int, ...], epoch: int = 0):
@@ -42,6 +44,7 @@ class Communicator(RawCalls):
         self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
         self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
         self.layout = Layout(tuple(world.host_of(rank) for rank in world_ranks))
+        self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
 
     def __repr__(self) -> str:
         return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"
@@ -80,6 +83,11 @@ class Communicator(RawCalls):
         return _core.raw_call(self._world.process, self.name, text)
 
     # -- health
+    @property
+    def has_ended(self) -> bool:
+        """Whether an error ended this communicator; ``check()`` raises it."""
+        return self._world.is_open and self._world.process.verdict(self.name) is not None
+
     def check(self) -> None:
         """Raises the error that ended this communicator; returns where it is well.
 
@@ -177,7 +185,27 @@ class Communicator(RawCalls):
 
     # -- insight
     def status(self) -> dict[str, Any]:
-        """What this process is doing: operations, waits, paths, counters. Cheap, callable from any thread."""
+        """What this process is doing: operations, waits, paths, counters. Cheap, callable from any thread.
+
+        Returns:
+          A dictionary: ``name``, ``size`` and ``epoch`` of this communicator; ``ended``, the text of the error that ended it, or None;
+          ``counters`` of this process by name; and ``ranks``, a dictionary for each of its ranks, over all communicators:
+
+          * ``rank``: in the world.
+          * ``seconds_in_operations``: how long at least one operation of this rank was in flight since ``init()``, from its start to its
+            end, whoever waited for it: a call with plain buffers or a compiled program. It contains the time that other ranks were late.
+          * ``operation``, ``communicator``, ``seconds``, ``waiting_for``: the operation in flight, since when, and for which world
+            ranks it waits; None, None, 0.0 and [] where there is none.
+          * ``stale_frames``: messages that came too late to matter.
+          * ``paths``: by world rank of the peer, how the two are connected.
+
+        Example:
+          >>> before = comm.status()["ranks"][0]["seconds_in_operations"]
+          >>> begun = time.perf_counter()
+          >>> jax.block_until_ready(step(batch))
+          >>> inside = comm.status()["ranks"][0]["seconds_in_operations"] - before
+          >>> print(f"in operations {inside / (time.perf_counter() - begun):.0%} of the step")
+        """
         self._world.require_open()
         error = self._verdict_error()
         return {

@@ -46,8 +46,14 @@ class Launch:
 
 
 def session_anchor() -> str:
-    """Names the parent of this process's session leader: the one thing all local ranks of an anonymous launcher share."""
-    with open(f"/proc/{os.getsid(0)}/stat", encoding="utf-8", errors="replace") as file:
+    """Names the parent of this process's session leader: the one thing all local ranks of an anonymous launcher share.
+
+    ``"0"`` where that leader is outside of this container, and with it everything that could tell one job from another.
+    """
+    leader = os.getsid(0)
+    if leader == 0:
+        return "0"
+    with open(f"/proc/{leader}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[1]
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
+from jhetcc.topology import VENDOR_OF_PLATFORM, Identity
 from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
 
-__all__ = ["Member", "Rendezvous", "host_identity"]
+__all__ = ["Member", "Rendezvous", "cluster_fields", "host_identity"]
 
 _log = logging.getLogger("jhetcc")
 _COUNTDOWN_SECONDS = 5.0
@@ -38,6 +39,10 @@ class Member:
     pid: int
     ranks: int
     platform: str
+    vendor: str
+    library: str
+    version: str
+    cluster: str
     unix_address: str
     tcp_address: str
     agreed: str
@@ -46,12 +51,23 @@ class Member:
     def place(self) -> str:
         return f"{self.host}:{self.pid}"
 
+    @property
+    def identity(self) -> Identity:
+        """What decides to which cluster its ranks belong."""
+        return Identity(self.vendor, self.library, self.version, self.cluster)
+
 
 def host_identity() -> str:
     """Equal in two processes exactly if they share a running kernel and a network namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def cluster_fields(platform: str, options: config.Options) -> dict[str, str]:
+    """What a member says of its cluster. Only cpu devices take part yet, and no library of a vendor joins those."""
+    vendor = VENDOR_OF_PLATFORM.get(platform, platform)
+    return {"vendor": vendor, "library": "none", "version": "", "cluster": options.cluster or ""}
 
 
 class _EarlierWorldError(BadArgumentError):
@@ -83,6 +99,7 @@ class Rendezvous:
         self.acceptors: list[Any] = []
         self._me: Member | None = None
         self._has_finished = False
+        self._has_failed = False
 
     def _left(self) -> float:
         return max(self._deadline - time.monotonic(), 0.0)
@@ -185,6 +202,7 @@ class Rendezvous:
             pid=os.getpid(),
             ranks=ranks,
             platform=platform,
+            **cluster_fields(platform, options),
             unix_address=unix.address,
             tcp_address=tcp.address,
             agreed=options.agreed(),
@@ -307,9 +325,13 @@ class Rendezvous:
         self._client.set_if_absent(f"ready/{self.launch.process_id}", "1", _CALL_SECONDS)
         self._wait_for("ready", "did not finish connecting")
         with contextlib.suppress(PeerLostError):  # process 0 is gone again: who needs it hears so from its connection
-            self._client.set_if_absent(f"gone on/{self.launch.process_id}", "1", _CALL_SECONDS)
+            self._go_on()
         self._has_finished = True
         self.acceptors.clear()
+
+    def _go_on(self) -> None:
+        """Says that this process needs the store no longer to learn how ``init()`` ends."""
+        self._client.set_if_absent(f"gone on/{self.launch.process_id}", "1", _CALL_SECONDS)
 
     def fail(self, why: BaseException) -> None:
         """Tells the others that this process's ``init()`` failed, if the coordinator still listens."""
@@ -318,13 +340,16 @@ class Rendezvous:
                 text = f"process {self.launch.process_id} on {socket.gethostname()}:{os.getpid()}: {why}"
                 told = {"code": why.code if isinstance(why, Error) else "", "text": text}
                 self._client.set_if_absent("failed", json.dumps(told), _CALL_SECONDS)
+                self._go_on()
+                self._has_failed = True
 
     def close(self) -> None:
-        """Lets go of the store; process 0, which holds it, first waits a moment for who has not read there that all are ready."""
+        """Lets go of the store; process 0, which holds it, first waits a moment for who has not read there how ``init()`` ended."""
         end = time.monotonic() + min(_GO_ON_SECONDS, self.options.close_timeout)
         with contextlib.suppress(Error):
-            while self._server is not None and self._has_finished and time.monotonic() < end:
-                if len(self._client.list("gone on/", _CALL_SECONDS)) == self.launch.num_processes:
+            while self._server is not None and (self._has_finished or self._has_failed) and time.monotonic() < end:
+                here = len(self._client.list("process/", _CALL_SECONDS))
+                if len(self._client.list("gone on/", _CALL_SECONDS)) >= here:
                     break
                 time.sleep(_POLL_SECONDS)
         self.acceptors.clear()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jhetcc.world.communicator import Communicator
     from jhetcc.world.world import World
 
-__all__ = ["communicator", "current", "forget", "names", "register", "set_current"]
+__all__ = ["communicator", "current", "ended", "forget", "names", "register", "set_current"]
 
 _lock = threading.Lock()
 _world: World | None = None
@@ -44,6 +44,11 @@ def forget(name: str) -> None:
     with _lock:
         if _communicators.pop(name, None) is not None:
             _closed.add(name)
+
+
+def ended() -> list[Communicator]:
+    """The communicators that an error ended and nobody has closed or shrunk."""
+    return [each for each in tuple(_communicators.values()) if each.has_ended]
 
 
 def names() -> tuple[str, ...]:

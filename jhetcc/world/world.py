@@ -17,13 +17,14 @@ from typing import Any
 from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
 from jhetcc.planner import Layout
-from jhetcc.world import flight, state
+from jhetcc.topology import Identity, form_clusters
+from jhetcc.world import flight, interrupt, state
 from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
 from jhetcc.world.logs import LogPump
 from jhetcc.world.planning import Planner
-from jhetcc.world.rendezvous import Member, Rendezvous, host_identity
+from jhetcc.world.rendezvous import Member, Rendezvous, cluster_fields, host_identity
 
 __all__ = ["World", "init"]
 
@@ -48,6 +49,7 @@ class World:
         self.rendezvous: Rendezvous | None = None
         self._hosts: tuple[int, ...] = ()
         self._places: tuple[str, ...] = ()
+        self._identities: tuple[Identity, ...] = ()
         self._pid = os.getpid()
         self.is_open = False
         self._logs: LogPump | None = None
@@ -76,6 +78,8 @@ class World:
         keys = list(dict.fromkeys(member.host_key for member in self.members))
         self._hosts = tuple(keys.index(self.members[p].host_key) for p in rank_process)
         self._places = tuple(self.members[p].place for p in rank_process)
+        self._identities = tuple(self.members[p].identity for p in rank_process)
+        form_clusters(self._identities)  # a label that joins what no library can join is refused here, on all alike
         mine = list(range(self.first_rank, self.first_rank + self.local_count))
         ordinals = [_ordinal(device) for device in self.devices] or list(range(self.local_count))
         self.process = _core.Process(self._core_options(), mine, ordinals)
@@ -99,16 +103,17 @@ class World:
         import socket
 
         return Member(
-            0,
-            0,
-            socket.gethostname(),
-            host_identity(),
-            os.getpid(),
-            self.local_count,
-            platform,
-            "",
-            "",
-            self.options.agreed(),
+            process_id=0,
+            incarnation=0,
+            host=socket.gethostname(),
+            host_key=host_identity(),
+            pid=os.getpid(),
+            ranks=self.local_count,
+            platform=platform,
+            **cluster_fields(platform, self.options),
+            unix_address="",
+            tcp_address="",
+            agreed=self.options.agreed(),
         )
 
     def _core_options(self) -> dict[str, float]:
@@ -167,6 +172,9 @@ class World:
 
     def host_of(self, rank: int) -> int:
         return self._hosts[rank]
+
+    def identity_of(self, rank: int) -> Identity:
+        return self._identities[rank]
 
     def _layout_of(self, name: str, epoch: int) -> tuple[Layout, tuple[int, ...]] | None:
         with contextlib.suppress(Error):
@@ -331,6 +339,7 @@ def init(
 
             registration.register()
             _core.set_ffi_process(world.process)
+            interrupt.watch()
         atexit.unregister(_close_at_exit)
         atexit.register(_close_at_exit)
         _log.info("world of %d ranks in %.2f s", len(world._hosts), time.monotonic() - begin)

@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -23,10 +24,14 @@ def test_a_short_run_passes_its_checks_but_the_loss(tmp_path):
         "--log-dir",
         str(tmp_path / "logs"),
     ]
-    words += [str(ROOT / "examples" / "train_mixed.py"), "--steps", "3", "--output", str(picture)]
+    words += [str(ROOT / "examples" / "train_mixed.py"), "--steps", "10", "--output", str(picture)]
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False)
-    assert "[0] check passed: gradients and weights bit-identical on 4 ranks at all 3 steps" in done.stdout, done.stderr
+    assert "[0] check passed: gradients and weights bit-identical on 4 ranks at all 10 steps" in done.stdout, (
+        done.stderr
+    )
     assert "[0] check passed: loss within" in done.stdout
+    (share,) = re.findall(r"^\[0\] step   10/10 .* communicating and waiting +(\d+)%$", done.stdout, re.MULTILINE)
+    assert 0 < int(share) <= 100
     assert "[1] " not in done.stdout and "[2] " not in done.stdout, "progress comes from rank 0 only"
     assert picture.stat().st_size > 10_000
     assert done.returncode == 1 and "check failed: loss of the last steps" in done.stderr

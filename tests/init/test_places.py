@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where processes are: addresses told to peers, devices under a launcher; and jobs that end as soon as they begin."""
 
+import contextlib
 import secrets
 import socket
 
 import numpy as np
 import pytest
 from process_worker import current, here
-from processes import free_port, run_scripts
+from processes import run_scripts
 
 import jhetcc
+from jhetcc.errors import ResourceError
+from jhetcc.launch.port import HeldPort
+from jhetcc.world.launchers import derived_port
 
 # Addresses
 
@@ -68,13 +72,11 @@ def case_advertised(address, key):
 @pytest.mark.skipif(own_address() is None, reason="this machine has loopback only")
 def test_peers_are_told_the_address_that_reaches_them(pools):
     """C095: what the own host name resolves to is never told; the address is the one the coordinator is reached from."""
-    with socket.socket() as probe:
-        probe.bind((own_address(), 0))
-        address = f"{own_address()}:{probe.getsockname()[1]}"
-    for outcome in pools(1, 1).attempt(
-        case_advertised, address, secrets.token_hex(32), world=False, options={"JHETCC_TRANSPORT": "tcp"}
-    ):
-        assert all(told.startswith(own_address() + ":") for told in outcome.get()), outcome.value
+    with contextlib.closing(HeldPort(own_address())) as port:
+        for outcome in pools(1, 1).attempt(
+            case_advertised, port.address, secrets.token_hex(32), world=False, options={"JHETCC_TRANSPORT": "tcp"}
+        ):
+            assert all(told.startswith(own_address() + ":") for told in outcome.get()), outcome.value
 
 
 # Devices under a launcher
@@ -94,15 +96,25 @@ assert comm.size == 2 and comm.all_reduce(numpy.array(1)) == 2
 """
 
 
+def job_with_a_port():
+    """The number of a SLURM job whose derived port is nobody's, and that port."""
+    while True:
+        job = str(secrets.randbelow(10**6))
+        with contextlib.suppress(ResourceError):
+            return job, HeldPort(port=derived_port(f"slurm {job}.0"))
+
+
 def test_devices_of_tasks():
     """C116, C117: a task takes all devices it sees, from number 0, whatever its local number; or those it is given."""
+    job, port = job_with_a_port()
     slurm = {
-        "SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2",
     }  # fmt: skip
     own = [{"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k)} for k in range(2)]
-    for code, output, _ in run_scripts(UNDER_SLURM, (2, 1), extra=slurm, own=own):
-        assert code == 0, output
+    with contextlib.closing(port):
+        for code, output, _ in run_scripts(UNDER_SLURM, (2, 1), extra=slurm, own=own):
+            assert code == 0, output
 
 
 # Short lives

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher's command line."""
 
+import math
+
 import pytest
 
 from jhetcc.errors import BadArgumentError, UnavailableError
@@ -37,6 +39,12 @@ def test_the_script_keeps_its_arguments(script):
     assert read_arguments(["--", script, "-h"]).command == (script, "-h")
 
 
+def test_grace(script):
+    assert read_arguments([script]).grace == 3.0
+    assert read_arguments(["--grace", "0.5", script]).grace == 0.5
+    assert read_arguments(["--grace", "inf", script, "--grace", "7"]).grace == math.inf
+
+
 def test_module():
     assert read_arguments(["-n", "2", "-m", "json.tool", "--help"]).command == ("-m", "json.tool", "--help")
 
@@ -45,7 +53,18 @@ def test_one_process_is_the_default(script):
     assert read_arguments([script]).islands == (Island("cpu", 1),)
 
 
-@pytest.mark.parametrize("arguments", [["-n", "0"], ["-n", "2"], ["nowhere.py"], ["-m"], ["--timeout", "0", "-m", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-n", "0"],
+        ["-n", "2"],
+        ["nowhere.py"],
+        ["-m"],
+        ["--timeout", "0", "-m", "x"],
+        ["--grace", "-1", "-m", "x"],
+        ["--grace", "nan", "-m", "x"],
+    ],
+)
 def test_bad_usage(arguments):
     with pytest.raises(BadArgumentError, match="jhetcc launch --help"):
         read_arguments(arguments)

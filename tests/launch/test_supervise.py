@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher with tiny scripts that do not need the core: output, failures, signals, nothing left behind."""
 
+import math
 import os
 import re
 import select
@@ -26,13 +27,17 @@ class Outcome:
 
 @pytest.fixture
 def launch(tmp_path):
-    def start(body, *arguments, islands=(1, 1), timeout=DEADLINE_S, environment=None):
+    def start(body, *arguments, islands=(1, 1), timeout=DEADLINE_S, grace=3.0, environment=None):
         script = tmp_path / "script.py"
         script.write_text(
             "import os, sys, time, signal\nme = int(os.environ['JHETCC_PROCESS_ID'])\n" + textwrap.dedent(body)
         )
         job = Job(
-            tuple(Island("cpu", count) for count in islands), (str(script), *arguments), str(tmp_path / "logs"), timeout
+            tuple(Island("cpu", count) for count in islands),
+            (str(script), *arguments),
+            str(tmp_path / "logs"),
+            timeout,
+            grace,
         )
         begun = time.monotonic()
         with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
@@ -144,9 +149,43 @@ def test_others_get_time_to_raise_their_own_error(launch):
     assert outcome.code == 3 and "[1] own words" in outcome.err
 
 
+SURVIVORS = """
+import jhetcc, numpy
+comm = jhetcc.init(devices=1)
+try:
+    comm.barrier()
+    if comm.rank == {lost}: os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+except jhetcc.PeerLostError:
+    comm = comm.shrink()
+time.sleep({rest})  # longer than they would have if they were not let go on
+print("sum", int(comm.all_reduce(numpy.array(1))), flush=True)
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_survivors_may_go_on(launch, lost):
+    """They shrink and end well; the launcher says who failed, when it happened and at the end, and fails."""
+    outcome = launch(SURVIVORS.format(lost=lost, rest=3.5 if lost else 0), islands=(1, 1, 1), grace=math.inf)
+    assert outcome.code == 137
+    survivors = [number for number in range(3) if number != lost]
+    assert sorted(line for line in outcome.out.splitlines()) == [f"[{number}] sum 2" for number in survivors], (
+        outcome.err
+    )
+    assert re.search(rf"process {lost} \(cpu:1, pid \d+\) was ended by SIGKILL; the others go on\n", outcome.err)
+    assert outcome.err.count("was ended by") == 2 and "ended with exit code" not in outcome.err
+    assert outcome.err.index("; the others go on") < outcome.err.index(f"first failure: process {lost} ")
+
+
+def test_survivors_that_hang_are_ended_by_the_timeout(launch):
+    outcome = launch("sys.exit(3) if me == 0 else time.sleep(600)", timeout=1.5, grace=math.inf)
+    assert outcome.code == 124 and "first failure: process 0" in outcome.err
+    assert "process 0 (cpu:1" in outcome.err and "still running: 1;" in outcome.err
+
+
 def test_stubborn_process_and_its_children_are_killed(launch, tmp_path, monkeypatch):
-    monkeypatch.setattr("jhetcc.launch.supervise._OWN_END_S", 0.2)
-    monkeypatch.setattr("jhetcc.launch.supervise._GRACE_S", 0.5)
+    monkeypatch.setattr("jhetcc.launch.supervise._TERM_S", 0.5)
     outcome = launch(
         """
         import subprocess, pathlib
@@ -159,7 +198,8 @@ def test_stubborn_process_and_its_children_are_killed(launch, tmp_path, monkeypa
         path.write_text(f"{os.getpid()} {child.pid}")
         path.rename(path.with_name("pids"))
         time.sleep(600)
-        """
+        """,
+        grace=0.2,
     )
     assert outcome.code == 5
     pids = (tmp_path / "pids").read_text().split()

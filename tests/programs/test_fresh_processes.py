@@ -164,6 +164,45 @@ def test_failures_between_collectives_of_xla(fault):
         assert results[1][0] == 0 and f"size {size} alive" in results[1][1], results[1][1]
 
 
+UNREAD = """
+import time
+import jax, jax.numpy as jnp, numpy
+from jax.sharding import Mesh, PartitionSpec as P
+import jhetcc
+comm = jhetcc.init()
+mesh = Mesh(numpy.array(jax.local_devices()), ("d",))
+shard = lambda f: jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+program, other = jhetcc.jit(shard(lambda x: jhetcc.psum(x) / 3)), jhetcc.jit(shard(lambda x: x + 1))
+x = jax.block_until_ready(program(jnp.ones(6 * len(jax.local_devices()))))
+if me == 1:
+    import os
+    os.kill(os.getpid(), 9)
+deadline = time.monotonic() + 60
+try:
+    while time.monotonic() < deadline:
+        x = program(x)
+        time.sleep(0.001)
+except jhetcc.PeerLostError as error:
+    print("raised", type(error.__cause__).__name__, flush=True)
+for _ in range(3):
+    try:
+        program(jnp.ones(6 * len(jax.local_devices())))
+    except jhetcc.PeerLostError as error:
+        print("again", flush=True)
+print("others", float(other(jnp.ones(6 * len(jax.local_devices())))[0]), flush=True)
+comm = comm.shrink(timeout=30)
+print("sum", float(jhetcc.jit(shard(jhetcc.psum))(jnp.ones(6 * len(jax.local_devices())))[0]), flush=True)
+"""
+
+
+def test_a_loop_that_reads_no_result_learns_of_the_end():
+    """On several devices a call only dispatches: ``jhetcc.jit`` looks before it, for the communicators its program uses."""
+    limits = {"JHETCC_OPERATION_TIMEOUT": "10s", "JHETCC_ABORT_GATHER": "500ms", "JHETCC_ABORT_CONFIRM": "1s"}
+    code, output, seconds = run_scripts(UNREAD, (2, 1), extra=limits)[0]
+    assert code == 0 and "raised" in output and output.count("again") == 3, output
+    assert "others 2.0" in output and "sum 2.0" in output and seconds < 60, output
+
+
 def test_a_slow_compile():
     """C033, C032: one rank traces and compiles for seconds, or again for another shape; nothing is sent at trace time."""
     source = """

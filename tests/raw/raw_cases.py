@@ -2,6 +2,7 @@
 """Raw calls of every rank against numpy: the vocabulary of the tests in this folder. Runs in pooled processes."""
 
 import dataclasses
+import hashlib
 
 import ml_dtypes
 import numpy as np
@@ -195,6 +196,16 @@ def random_contributions(comm, shape, dtype, seed):
             numbers = numbers + 1j * rng.normal(size=shape)
         every.append(numbers.astype(dtype))
     return every
+
+
+def fingerprint(comm):
+    """A digest of the bits of sums that are not exact."""
+    digest = hashlib.sha256()
+    for dtype in map(named, ("float32", "bfloat16", "complex64")):
+        for count in (7, 3000, 200_000):
+            every = random_contributions(comm, (count,), dtype, count)
+            digest.update(comm.all_reduce(every[comm.rank]).tobytes())
+    return digest.hexdigest()
 
 
 def interpreted(comm, text, every, options):

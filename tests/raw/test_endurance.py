@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large data changed at every call, and the same bits however data is cut and however often a job is started."""
 
-import hashlib
 import os
 import socket
 
 import numpy as np
 import pytest
 import raw_cases
+from processes import run_scripts
 
 from jhetcc.schedule import can_reduce
 from jhetcc.world.raw import dtype_name
@@ -94,20 +94,11 @@ def case_fingerprint(order):
     if order.index(here()["process_id"]) > 0:
         hear()
     say(f"begins {order}")
-    comm = jhetcc.init(**here())
-    digest = hashlib.sha256()
-    for name in ("float32", "bfloat16", "complex64"):
-        for count in (7, 3000, 200_000):
-            digest.update(
-                comm.all_reduce(
-                    raw_cases.random_contributions(comm, (count,), raw_cases.named(name), count)[comm.rank]
-                ).tobytes()
-            )
-    return digest.hexdigest()
+    return raw_cases.fingerprint(jhetcc.init(**here()))
 
 
-def test_every_launch_has_the_same_bits(pools):
-    """C144: jobs of three, started in every order, on one transport or the other."""
+def test_every_order_of_arrival_has_the_same_bits(pools):
+    """C144: jobs of three that come in every order, on one transport or the other."""
     found = set()
     for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2)):
         running = pools(1, 1, 1).start(
@@ -120,3 +111,65 @@ def test_every_launch_has_the_same_bits(pools):
         found |= {outcome.get() for outcome in running.finish()}
     pools(1, 1, 1).renew()
     assert len(found) == 1, found
+
+
+LAUNCHES = """
+import random
+import jhetcc, numpy, raw_cases
+from jhetcc.launch.port import HeldPort
+init, draw = jhetcc.init, random.Random(int(os.environ["DRAW"]))
+
+def member(number, address):
+    comm = init(address, process_id=number, num_processes=3, devices=1)
+    os.write(1, f"{raw_cases.fingerprint(comm)}\\n".encode())
+    comm.close()
+
+for _ in range(5):
+    port, pids = HeldPort(), []
+    for number in draw.sample(range(3), 3):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            code = 3
+            try:
+                member(number, port.address)
+                code = 0
+            finally:
+                os._exit(code)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0]
+    port.close()
+"""
+
+
+def test_every_launch_has_the_same_bits():
+    """C144: twenty jobs of three, started in any order, on one transport or the other, from four interpreters."""
+    found = []
+    for k in range(4):
+        extra = {"DRAW": str(k), "PYTHONHASHSEED": str(k), "JHETCC_TRANSPORT": ("shm", "tcp")[k % 2]}
+        ((code, output, _),) = run_scripts(LAUNCHES, (1,), extra=extra)
+        assert code == 0, output
+        found += output.split()
+    assert len(found) == 60 and len(set(found)) == 1, found
+
+
+def case_beyond_2_gib(comm, count):
+    """C017: who counts in 32 bits, or measures lengths with them, loses the end."""
+    first = np.random.default_rng(17).integers(0, 256, 1_048_583, np.uint8)
+    patterns = [first + np.uint8(rank) for rank in range(comm.size)]
+    blocks = [slice(begin, min(begin + first.size, count)) for begin in range(0, count, first.size)]
+    mine = np.empty(count, np.uint8)
+    for block in blocks:
+        mine[block] = patterns[comm.rank][: block.stop - block.start]
+    got = comm.all_gather(mine)
+    assert got.shape == (comm.size, count) and got.nbytes > 2.1 * 2**30
+    assert got[-1, -1] == patterns[-1][blocks[-1].stop - blocks[-1].start - 1]
+    for rank, pattern in enumerate(patterns):
+        for block in blocks:
+            assert np.array_equal(got[rank, block], pattern[: block.stop - block.start]), (rank, block)
+
+
+def test_a_result_beyond_2_gib(pools):
+    with open("/proc/meminfo", encoding="ascii") as file:
+        (available,) = (int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+    if available < 10 << 30:
+        pytest.skip(f"it needs 10 GiB of memory, {available / 2**30:.1f} GiB are available")
+    pools(1, 1).run(case_beyond_2_gib, 1_127_428_929)

@@ -33,11 +33,11 @@ def simd(request):
     _core.set_simd("auto")
 
 
-def core_reduce(dtype, op, sources, divisor=0, streaming=False, target=None):
+def core_reduce(dtype, op, sources, divisor=0, target=None):
     number, kind = oracle.DTYPES[dtype]
     if target is None:
         target = np.full(sources[0].nbytes, 0xA5, np.uint8)
-    _core.reduce(target, [s.view(np.uint8) for s in sources], number, oracle.OPS[op], divisor, streaming)
+    _core.reduce(target, [s.view(np.uint8) for s in sources], number, oracle.OPS[op], divisor)
     return target.view(kind)
 
 
@@ -72,7 +72,6 @@ def test_pair_equals_oracle(simd, dtype, op):
             for divisor in (0, count, 3) if op == "mean" else (0,):
                 want = oracle.reduce(dtype, op, sources, divisor)
                 assert_same_bits(core_reduce(dtype, op, sources, divisor), want)
-                assert_same_bits(core_reduce(dtype, op, sources, divisor, streaming=True), want)
 
 
 @pytest.mark.parametrize("dtype", oracle.FLOATS)
@@ -115,7 +114,7 @@ def test_target_may_be_a_source(simd):
         sources = [draw("f32", 50_001, rng) for _ in range(3)]
         want = oracle.reduce("f32", "sum", sources)
         target = sources[which].view(np.uint8)
-        assert_same_bits(core_reduce("f32", "sum", sources, streaming=True, target=target), want)
+        assert_same_bits(core_reduce("f32", "sum", sources, target=target), want)
 
 
 @pytest.mark.parametrize(("dtype", "op"), PAIRS)

@@ -164,6 +164,11 @@ def test_anchor_is_the_session_leaders_parent():
         assert session_anchor() == str(os.getppid())
 
 
+def test_anchor_where_the_session_leader_is_outside_of_the_container(monkeypatch):
+    monkeypatch.setattr(os, "getsid", lambda pid: 0)
+    assert session_anchor() == "0"
+
+
 def test_jobset():
     launch = found(JOBSET)
     assert (launch.process_id, launch.num_processes) == (6, 8)

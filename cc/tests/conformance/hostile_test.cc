@@ -96,12 +96,30 @@ TEST_CASE("shm: indexes and lengths that cannot be break the endpoint") {
     FrameHeader piece;
     piece.type = shm::kFetchData;
     piece.cookie = 1;
-    piece.address = 64;
-    piece.length = 64;
+    SUBCASE("by its offset") {
+      piece.address = 64;
+      piece.length = 64;
+    }
+    SUBCASE("by its length") { piece.length = 101; }
+    SUBCASE("longer than any piece") { piece.length = shm::kPieceBytes + 1; }
     victim.put(0, piece);
-    victim.publish(128);
+    victim.publish(64);
     checkBreaks(victim);
     CHECK(destination.guardsIntact());
+  }
+  SUBCASE("room in the staging memory that nobody could have made") {
+    Victim victim;
+    std::vector<uint8_t> source(3 * shm::kStageBytes);
+    REQUIRE(victim.endpoint->send(offerHeader(source.data(), source.size(), 7), nullptr).value());
+    victim.segment->layout().stages[0].tail.store(uint64_t{1} << 40);
+    FrameHeader request;
+    request.type = shm::kFetchRequest;
+    request.cookie = 7;
+    request.address = 1;
+    victim.put(0, request);
+    victim.publish(64);
+    for (int i = 0; i < 4; ++i) (void)victim.endpoint->poll(victim.events);
+    checkBreaks(victim);
   }
 }
 

@@ -12,26 +12,6 @@ namespace {
 const Status kTimeout(Kind::kTimeout, Scope::kCommunicator, "operation_timeout", "30 s passed");
 const Status kAbort(Kind::kAborted, Scope::kCommunicator, "aborted", "by the user");
 
-void join(Network& network, int member, int64_t when, int64_t patience) {
-  network.schedule(member, when,
-                   [&network, patience](Membership& m) { m.beginShrink(network.now() + patience, network.now()); });
-}
-
-// Equal among all who go on; each is among them.
-std::vector<int32_t> checkSurvivors(Network& network) {
-  std::vector<int32_t> members;
-  for (int i = 0; i < network.size(); ++i) {
-    const auto& survivors = network.at(i).membership->survivors();
-    if (network.at(i).dead || !survivors) continue;
-    if (members.empty()) members = survivors->members;
-    CHECK(survivors->members == members);
-    CHECK(survivors->epoch == 1);
-    CHECK(std::find(members.begin(), members.end(), i) != members.end());
-    CHECK(network.at(i).membership->shrinkFailure().isOk());
-  }
-  return members;
-}
-
 }  // namespace
 
 TEST_CASE("shrink before a verdict is refused") {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network of Membership objects in simulated time: random delays, order kept per pair, deaths, stops, duplicates.
+// A network of Membership objects in simulated time: random delays, order kept per pair, deaths, stops, duplicates,
+// connections that are cut between members that live on.
 #pragma once
+
+#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -79,6 +82,17 @@ class Network {
     }
   }
   void killAt(int member, int64_t when) { queue_.push({when, ++count_, -1, member, nullptr}); }
+  /// The connection of two members ends; what is on its way is lost. `seen` runs on each as soon as it notices.
+  void cutAt(int a, int b, int64_t when, const std::function<void(Membership&, int peer)>& seen = nullptr) {
+    cuts_.push_back({a, b, when});
+    for (const auto& [member, peer] : {std::pair(a, b), std::pair(b, a)}) {
+      schedule(member, when + draw(20 * kMs) + 1, [this, peer = peer, seen](Membership& m) {
+        m.peerGone(peer, Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", "read: Connection reset by peer"),
+                   now_);
+        if (seen) seen(m, peer);
+      });
+    }
+  }
   void stop(int member, int64_t from, int64_t until) {
     at(member).ever_stopped = true;
     stops_.push_back({member, from, until});
@@ -136,12 +150,21 @@ class Network {
     int64_t version = 0;
     bool operator<(const Event& other) const { return std::pair(when, order) > std::pair(other.when, other.order); }
   };
+  struct Cut {
+    int a, b;
+    int64_t when;
+  };
   struct Stop {
     int member;
     int64_t from, until;
   };
 
   int64_t& last(int from, int to) { return last_[static_cast<size_t>(from * size() + to)]; }
+  bool isCut(int from, int to) const {
+    return std::any_of(cuts_.begin(), cuts_.end(), [&](const Cut& cut) {
+      return cut.when <= now_ && ((cut.a == from && cut.b == to) || (cut.a == to && cut.b == from));
+    });
+  }
   int64_t resumesAt(int member) const {
     for (const Stop& stop : stops_) {
       if (stop.member == member && stop.from <= now_ && now_ < stop.until) return stop.until;
@@ -157,8 +180,9 @@ class Network {
     for (int i = 0; i < copies; ++i) {
       const int64_t when = std::max(last(from, to), now_ + draw(delay_max_) + 1);
       last(from, to) = when;
-      schedule(to, when,
-               [this, from, message](Membership& m) { m.onMessage(from, message.data(), message.size(), now_); });
+      schedule(to, when, [this, from, to, message](Membership& m) {
+        if (!isCut(from, to)) m.onMessage(from, message.data(), message.size(), now_);
+      });
     }
   }
 
@@ -168,6 +192,7 @@ class Network {
   std::priority_queue<Event> queue_;
   std::vector<int64_t> last_;
   std::vector<Stop> stops_;
+  std::vector<Cut> cuts_;
 };
 
 inline bool same(const Verdict& a, const Verdict& b) {
@@ -176,6 +201,26 @@ inline bool same(const Verdict& a, const Verdict& b) {
 }
 inline bool names(const Verdict& verdict, int member) {
   return std::find(verdict.lost.begin(), verdict.lost.end(), member) != verdict.lost.end();
+}
+
+inline void join(Network& network, int member, int64_t when, int64_t patience) {
+  network.schedule(member, when,
+                   [&network, patience](Membership& m) { m.beginShrink(network.now() + patience, network.now()); });
+}
+
+// Equal among all who go on; each is among them.
+inline std::vector<int32_t> checkSurvivors(Network& network) {
+  std::vector<int32_t> members;
+  for (int i = 0; i < network.size(); ++i) {
+    const auto& survivors = network.at(i).membership->survivors();
+    if (network.at(i).dead || !survivors) continue;
+    if (members.empty()) members = survivors->members;
+    CHECK(survivors->members == members);
+    CHECK(survivors->epoch == 1);
+    CHECK(std::find(members.begin(), members.end(), i) != members.end());
+    CHECK(network.at(i).membership->shrinkFailure().isOk());
+  }
+  return members;
 }
 
 }  // namespace jhetcc::control::testing

@@ -17,8 +17,7 @@ uint8_t* placeIn(Bytes& room, size_t offset) {
 }
 
 /// Sources and target at offsets from a 64-byte boundary made from `shift`, with guard bytes round the target.
-Bytes reduceAt(DataType type, ReduceOp op, int divisor, const std::vector<Bytes>& sources, size_t shift,
-               bool streaming) {
+Bytes reduceAt(DataType type, ReduceOp op, int divisor, const std::vector<Bytes>& sources, size_t shift) {
   const size_t bytes = sources[0].size();
   std::vector<Bytes> rooms(sources.size(), Bytes(bytes + 2 * 64));
   std::vector<const void*> at;
@@ -29,7 +28,7 @@ Bytes reduceAt(DataType type, ReduceOp op, int divisor, const std::vector<Bytes>
   }
   Bytes room(bytes + 4 * 64, kGuard);
   uint8_t* target = placeIn(room, shift % 64 + 64);
-  reduce({target, at.data(), static_cast<int>(at.size()), bytes, type, op, divisor, streaming});
+  reduce({target, at.data(), static_cast<int>(at.size()), bytes, type, op, divisor});
   for (const uint8_t& byte : room)
     if (&byte < target || &byte >= target + bytes) REQUIRE(byte == kGuard);
   return Bytes(target, target + bytes);
@@ -79,12 +78,12 @@ TEST_CASE("every pair gives the oracle's bits at every short length, place and n
       CAPTURE(count);
       CAPTURE(divisor);
       CAPTURE(shift);
-      forEverySimd([&] { REQUIRE(reduceAt(type, op, divisor, sources, shift, false) == want); });
+      forEverySimd([&] { REQUIRE(reduceAt(type, op, divisor, sources, shift) == want); });
     }
   });
 }
 
-TEST_CASE("blocks and non-temporal stores give the oracle's bits at every number of sources") {
+TEST_CASE("blocks give the oracle's bits at every number of sources") {
   std::mt19937_64 random(7);
   forEveryPair([&](DataType type, ReduceOp op) {
     const size_t item = sizeOf(type);
@@ -96,9 +95,8 @@ TEST_CASE("blocks and non-temporal stores give the oracle's bits at every number
       CAPTURE(bytes);
       CAPTURE(count);
       forEverySimd([&] {
-        REQUIRE(reduceAt(type, op, divisor, sources, item * (random() % 8), true) == want);  // aligned to items
-        REQUIRE(reduceAt(type, op, divisor, sources, 1 + random() % 63, true) == want);      // any place
-        REQUIRE(reduceAt(type, op, divisor, sources, random() % 64, false) == want);
+        REQUIRE(reduceAt(type, op, divisor, sources, item * (random() % 8)) == want);  // aligned to items
+        REQUIRE(reduceAt(type, op, divisor, sources, 1 + random() % 63) == want);      // any place
       });
     }
   });
@@ -127,7 +125,7 @@ TEST_CASE("a NaN is the canonical one wherever it stands and whatever its payloa
                   sources[k].insert(sources[k].end(), element.begin(), element.end());
                 }
               forEverySimd([&] {
-                const Bytes got = reduceAt(type, op, 0, sources, 0, false);
+                const Bytes got = reduceAt(type, op, 0, sources, 0);
                 for (size_t i = 0; i < 37; i += 3)
                   REQUIRE(std::memcmp(&got[i * canonical.size()], canonical.data(), canonical.size()) == 0);
                 double next = decode(format, &got[canonical.size()]);
@@ -153,7 +151,7 @@ TEST_CASE("every f16 and bf16 survives, and every pair of neighbours in f32 roun
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
         const int divisor = op == ReduceOp::kMean ? 3 : 0;
         const Bytes want = expected(type, op, divisor, sources);
-        forEverySimd([&] { REQUIRE(reduceAt(type, op, divisor, sources, 2, false) == want); });
+        forEverySimd([&] { REQUIRE(reduceAt(type, op, divisor, sources, 2) == want); });
       }
     }
   }
@@ -167,7 +165,7 @@ TEST_CASE("f16 and bf16 round once, after all sources") {
     encode(format, 256, sources[0].data());
     for (size_t k = 1; k < 5; ++k) encode(format, one_ulp_above_256 / 4, sources[k].data());
     forEverySimd([&] {
-      const Bytes sum = reduceAt(type, ReduceOp::kSum, 0, sources, 0, false);
+      const Bytes sum = reduceAt(type, ReduceOp::kSum, 0, sources, 0);
       CHECK(decode(format, sum.data()) == 256 + one_ulp_above_256);
     });
   }

@@ -19,7 +19,7 @@ namespace jhetcc::transport::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x314D48534348454AULL;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Hello {
   uint64_t magic = kMagic;
@@ -170,6 +170,11 @@ Status checkHello(const Meeting& meeting, const Hello& mine, const Hello& peer) 
 
 }  // namespace
 
+std::string describe(const std::string& names, pid_t peer_pid, const std::string& why_not) {
+  return "shm " + names + " (process " + std::to_string(peer_pid) +
+         (why_not.empty() ? ", reads its memory)" : ", payloads through the ring: " + why_not + ")");
+}
+
 Result<std::unique_ptr<Endpoint>> create(Fd unix_socket, bool creator, const Options& options, std::string description,
                                          int64_t deadline_ns, const Clock& clock) {
   Meeting meeting{unix_socket.get(), deadline_ns, clock, description, 0, Fd()};
@@ -216,8 +221,8 @@ Result<std::unique_ptr<Endpoint>> create(Fd unix_socket, bool creator, const Opt
   parts.side = creator ? 0 : 1;
   parts.reads = why_not.empty() ? Reads::kPeerMemory : Reads::kThroughRing;
   parts.peer_pid = meeting.peer_pid;
-  parts.description = "shm " + description + " (process " + std::to_string(meeting.peer_pid) +
-                      (why_not.empty() ? ", reads its memory)" : ", payloads through the ring: " + why_not + ")");
+  parts.description = describe(description, meeting.peer_pid, why_not);
+  parts.names = std::move(description);
   parts.clock = &clock;
   parts.bell = makeSocketBell(std::move(unix_socket));
   return std::unique_ptr<Endpoint>(std::make_unique<ShmEndpoint>(std::move(parts)));

@@ -21,7 +21,9 @@ ShmEndpoint::ShmEndpoint(Parts parts)
       peers_(parts_.segment->layout().sides[1 - parts_.side]),
       out_(parts_.segment->layout().rings[parts_.side], parts_.segment->ring(parts_.side), parts_.segment->ringBytes()),
       in_(parts_.segment->layout().rings[1 - parts_.side], parts_.segment->ring(1 - parts_.side),
-          parts_.segment->ringBytes()) {
+          parts_.segment->ringBytes()),
+      stage_out_(parts_.segment->layout().stages[parts_.side], parts_.segment->stage(parts_.side)),
+      stage_in_(parts_.segment->layout().stages[1 - parts_.side], parts_.segment->stage(1 - parts_.side)) {
   fetches_.reserve(64);
   requests_.reserve(64);
   internal_.reserve(256);
@@ -46,11 +48,7 @@ Result<bool> ShmEndpoint::send(const FrameHeader& header, const void* payload) {
   }
   const bool is_offer = header.type == FrameType::kOffer;
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
-  if (payload_bytes > kInlineBytesMax) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_frame",
-                  parts_.description + ": inline payload of " + std::to_string(payload_bytes) + " bytes, at most " +
-                      std::to_string(kInlineBytesMax) + " allowed; offer it instead");
-  }
+  if (payload_bytes > kInlineBytesMax) return inlineTooLong(parts_.description, payload_bytes);
   if (is_offer && offers_.isFull()) return false;  // a release wakes us
   uint8_t* place = flushInternal() ? out_.reserve(payload_bytes) : nullptr;
   if (place == nullptr) {
@@ -123,7 +121,7 @@ Status ShmEndpoint::poll(EventSink& sink) {
   const bool was_empty = in_.isEmpty();
   if (!was_empty) receive(sink);
   continuePulls(sink);
-  if (in_.isDamaged() || out_.isDamaged()) {
+  if (in_.isDamaged() || out_.isDamaged() || stage_out_.isDamaged()) {
     fail("frame or ring index out of range");
   }
   if (!was_empty || !broken_.isOk()) return broken_;
@@ -153,7 +151,7 @@ void ShmEndpoint::receive(EventSink& sink) {
   const uint8_t* payload = nullptr;
   uint64_t bytes = 0;
   for (int i = 0; i < kFramesPerPoll && bytes < kBytesPerPoll && broken_.isOk() && in_.peek(&header, &payload); ++i) {
-    bytes += inlineBytes(header);
+    bytes += header.type == kFetchData ? header.length : inlineBytes(header);
     handle(header, payload, sink);
     in_.advance();
     if (in_.unpublished() > out_.size() / 8) publishRoom();
@@ -171,7 +169,7 @@ void ShmEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Even
     if (requests_.size() >= kOfferSlots) return fail("more fetch requests than offers");
     requests_.push_back({header.cookie, header.address, 0});
   } else if (header.type == kFetchData || header.type == kFetchRefused) {
-    takeFetchData(header, payload, sink);
+    takeFetchData(header, sink);
   } else {
     if (header.type == FrameType::kGoodbye) said_goodbye_ = true;
     sink.onFrame(header, payload);
@@ -182,14 +180,14 @@ void ShmEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Even
 uint64_t ShmEndpoint::roomWanted() const {
   uint64_t wanted = room_refused_;
   if (!internal_.empty()) wanted = std::max<uint64_t>(wanted, sizeof(FrameHeader));
-  if (!requests_.empty()) wanted = std::max<uint64_t>(wanted, out_.size() / 2);
+  if (!requests_.empty()) wanted = std::max<uint64_t>(wanted, sizeof(FrameHeader));
   return wanted;
 }
 
 bool ShmEndpoint::prepareSleep(bool in_operation) {
   if (!broken_.isOk() || !gone_.isOk()) return has_ended_;
   const bool pulls = std::any_of(fetches_.begin(), fetches_.end(), [this](const Fetch& fetch) {
-    return fetch.is_refused || parts_.reads != Reads::kThroughRing;
+    return fetch.is_refused || !fetch.is_staged;
   });
   if (pulls) return false;
   const uint64_t wanted = roomWanted();
@@ -199,7 +197,8 @@ bool ShmEndpoint::prepareSleep(bool in_operation) {
   bool has_work = !in_.isEmpty() || in_.isDamaged();
   if (wanted > 0) {
     out_.refresh();
-    has_work = has_work || out_.room() >= wanted || out_.isDamaged();
+    const bool has_room = out_.room() >= wanted && (requests_.empty() || stage_out_.hasRoom());
+    has_work = has_work || has_room || out_.isDamaged() || stage_out_.isDamaged();
   }
   if (!has_work) return true;
   mine_.sleeping.store(0, std::memory_order_seq_cst);

@@ -10,15 +10,17 @@
 
 #include "transport/shm/bell.h"
 #include "transport/shm/ring.h"
+#include "transport/shm/roads.h"
 #include "transport/shm/shm.h"
+#include "transport/shm/stage.h"
 
 namespace jhetcc::transport::shm {
 
 /// How this end gets at an offered payload.
 enum class Reads : uint8_t {
   kLocal,        ///< the peer's memory is ours
-  kPeerMemory,   ///< process_vm_readv
-  kThroughRing,  ///< the peer copies it into the ring, piece by piece
+  kPeerMemory,   ///< process_vm_readv, or staged by the peer where that is faster
+  kThroughRing,  ///< not at all: the peer always stages them
 };
 
 struct Parts {
@@ -27,9 +29,13 @@ struct Parts {
   std::unique_ptr<Bell> bell;
   Reads reads{};
   pid_t peer_pid = 0;
+  std::string names;  ///< of the two places; what `description` begins with
   std::string description;
   const Clock* clock = nullptr;
 };
+
+/// Between two processes. `why_not`: why the peer's memory is not read; empty where it is.
+std::string describe(const std::string& names, pid_t peer_pid, const std::string& why_not);
 
 class ShmEndpoint final : public Endpoint {
  public:
@@ -56,14 +62,16 @@ class ShmEndpoint final : public Endpoint {
     uint64_t done = 0;
     uint64_t address = 0;  ///< in the peer
     uint64_t cookie = 0;
+    int64_t begun_ns = 0;
     bool is_refused = false;
+    bool is_staged = false;
   };
   struct Request {
     uint64_t cookie;
     uint64_t fetch;
     uint64_t sent;
   };
-  enum class Pulled : uint8_t { kBytes, kRefused, kPeerGone };
+  enum class Pulled : uint8_t { kBytes, kRefused, kForbidden, kPeerGone };
 
   // endpoint.cc
   void receive(EventSink& sink);
@@ -77,13 +85,16 @@ class ShmEndpoint final : public Endpoint {
   uint64_t roomWanted() const;
 
   // fetch.cc
+  void askForStaging(Fetch& fetch);
+  void noteTime(const Fetch& fetch);
   Pulled pullSlice(Fetch& fetch);
   Pulled copyLocal(Fetch& fetch, uint64_t bytes);
   Pulled readPeer(Fetch& fetch, uint64_t bytes);
+  void stopReading(const std::string& why);
   OfferSlot* peerSlot(uint64_t cookie) const;
   void continuePulls(EventSink& sink);
   void serveRequests(EventSink& sink);
-  void takeFetchData(const FrameHeader& header, const uint8_t* payload, EventSink& sink);
+  void takeFetchData(const FrameHeader& header, EventSink& sink);
   void endFetch(size_t position, Status status, EventSink& sink);
   void closeOffer(int slot);
   Status refusal() const;
@@ -96,6 +107,10 @@ class ShmEndpoint final : public Endpoint {
   OfferTable offers_;
   std::vector<Fetch> fetches_;
   std::vector<Request> requests_;
+  Stage stage_out_;
+  Stage stage_in_;
+  RoadChoice roads_;
+  uint64_t lone_fetch_ = 0;            ///< id of a fetch beside which there was no other yet: its time counts
   std::vector<FrameHeader> internal_;  ///< own frames that wait for room
   size_t internal_sent_ = 0;
   uint64_t next_fetch_ = 1;

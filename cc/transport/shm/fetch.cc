@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offered payloads: read from the peer's memory, copied within the process, or passed through the ring in pieces.
+// Offered payloads: read from the peer's memory, copied within the process, or staged by the peer in pieces.
 // One thread per endpoint; within one process the offer's state word keeps reader and owner apart.
 #include <sched.h>
 #include <sys/uio.h>
@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "transport/shm/endpoint.h"
 
 namespace jhetcc::transport::shm {
@@ -15,8 +16,10 @@ namespace jhetcc::transport::shm {
 namespace {
 
 constexpr uint64_t kSliceBytes = 1 << 20;          // one call reads no more
-constexpr uint64_t kPieceBytes = kInlineBytesMax;  // of a payload through the ring
-constexpr uint64_t kServeBytesPerPoll = 256 * 1024;
+constexpr uint64_t kServeBytesPerPoll = 1 << 20;
+
+/// Whether this error of process_vm_readv is about the right to read, and not about the peer or its memory.
+bool isForbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
 
 }  // namespace
 
@@ -68,9 +71,12 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
   fetch.length = offer.length;
   fetch.address = offer.address;
   fetch.cookie = offer.cookie;
-  if (parts_.reads == Reads::kThroughRing) {
+  const bool chooses = parts_.reads == Reads::kPeerMemory;
+  if (chooses) fetch.begun_ns = parts_.clock->nowNs();
+  lone_fetch_ = chooses && fetches_.empty() ? fetch.id : 0;
+  if (parts_.reads == Reads::kThroughRing || (chooses && roads_.choose(fetch.length) == Road::kStaged)) {
+    askForStaging(fetch);
     fetches_.push_back(fetch);
-    queueInternal(kFetchRequest, offer.cookie, fetch.id);
     return false;
   }
   switch (pullSlice(fetch)) {
@@ -79,8 +85,12 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
     case Pulled::kRefused:
       fetch.is_refused = true;
       break;
+    case Pulled::kForbidden:
+      askForStaging(fetch);
+      break;
     case Pulled::kBytes:
       if (fetch.done == fetch.length) {
+        noteTime(fetch);
         queueInternal(kReleased, fetch.cookie, 0);
         return true;
       }
@@ -89,14 +99,27 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
   return false;
 }
 
+void ShmEndpoint::askForStaging(Fetch& fetch) {
+  stage_in_.populate(false);
+  fetch.is_staged = true;
+  queueInternal(kFetchRequest, fetch.cookie, fetch.id);
+}
+
+/// Only of a fetch that had the endpoint for itself: what several cost together says little about each.
+void ShmEndpoint::noteTime(const Fetch& fetch) {
+  if (fetch.id != lone_fetch_) return;
+  lone_fetch_ = 0;
+  roads_.note(fetch.length, fetch.is_staged ? Road::kStaged : Road::kRead, parts_.clock->nowNs() - fetch.begun_ns);
+}
+
 void ShmEndpoint::cancel(uint64_t token) {
   const auto found =
       std::find_if(fetches_.begin(), fetches_.end(), [token](const Fetch& fetch) { return fetch.token == token; });
   if (found == fetches_.end()) return;
   const Fetch fetch = *found;
   fetches_.erase(found);
-  // Nothing reads the offer any more. Through the ring, the peer finishes sending and releases it itself.
-  if (parts_.reads != Reads::kThroughRing && !fetch.is_refused) queueInternal(kReleased, fetch.cookie, 0);
+  // Nothing reads the offer any more. Where it is staged, the peer finishes that and releases it itself.
+  if (!fetch.is_staged && !fetch.is_refused) queueInternal(kReleased, fetch.cookie, 0);
 }
 
 ShmEndpoint::Pulled ShmEndpoint::pullSlice(Fetch& fetch) {
@@ -138,6 +161,10 @@ ShmEndpoint::Pulled ShmEndpoint::readPeer(Fetch& fetch, uint64_t bytes) {
                        slot->cookie.load(std::memory_order_relaxed) == fetch.cookie;
   if (error == 0 && is_open) return Pulled::kBytes;
   if (error != ESRCH && !is_open) return Pulled::kRefused;
+  if (isForbidden(error)) {
+    stopReading(std::string("process_vm_readv: ") + strerror(error));
+    return Pulled::kForbidden;
+  }
   if (gone_.isOk()) {
     gone_ = Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost",
                    parts_.description + ": reading " + std::to_string(bytes) + " bytes of process " +
@@ -146,7 +173,22 @@ ShmEndpoint::Pulled ShmEndpoint::readPeer(Fetch& fetch, uint64_t bytes) {
   return Pulled::kPeerGone;
 }
 
-/// One slice of the oldest long fetch, and every refusal that waits to be told.
+/// The right to read the peer's memory was lost since the two met (a filter, a change of user, dumping switched off):
+/// from here on all payloads are staged, and fetches under way start again so.
+void ShmEndpoint::stopReading(const std::string& why) {
+  parts_.reads = Reads::kThroughRing;
+  parts_.description = describe(parts_.names, parts_.peer_pid, why);
+  JHETCC_LOG(kWarn, "transport", parts_.description + ": the right to read its memory was lost; slower, not wrong");
+  for (Fetch& fetch : fetches_) {
+    if (fetch.is_staged) continue;
+    fetch.done = 0;
+    // Without this an owner that withdrew offers and made new ones could get more requests than it has offers.
+    fetch.is_refused = fetch.is_refused || peerSlot(fetch.cookie) == nullptr;
+    if (!fetch.is_refused) askForStaging(fetch);
+  }
+}
+
+/// One slice of the oldest fetch that is not staged, and every refusal that waits to be told.
 void ShmEndpoint::continuePulls(EventSink& sink) {
   for (size_t i = 0; i < fetches_.size();) {
     if (fetches_[i].is_refused) {
@@ -155,25 +197,30 @@ void ShmEndpoint::continuePulls(EventSink& sink) {
       ++i;
     }
   }
-  if (fetches_.empty() || parts_.reads == Reads::kThroughRing || !gone_.isOk()) return;
-  Fetch& fetch = fetches_.front();
-  const Pulled pulled = pullSlice(fetch);
+  const auto fetch =
+      std::find_if(fetches_.begin(), fetches_.end(), [](const Fetch& each) { return !each.is_staged; });
+  if (fetch == fetches_.end() || !gone_.isOk()) return;
+  const auto position = static_cast<size_t>(fetch - fetches_.begin());
+  const Pulled pulled = pullSlice(*fetch);
   if (pulled == Pulled::kRefused) {
-    endFetch(0, refusal(), sink);
-  } else if (pulled == Pulled::kBytes && fetch.done == fetch.length) {
-    queueInternal(kReleased, fetch.cookie, 0);
-    endFetch(0, Status::ok(), sink);
+    endFetch(position, refusal(), sink);
+  } else if (pulled == Pulled::kBytes && fetch->done == fetch->length) {
+    queueInternal(kReleased, fetch->cookie, 0);
+    endFetch(position, Status::ok(), sink);
   }
 }
 
 void ShmEndpoint::endFetch(size_t position, Status status, EventSink& sink) {
   const uint64_t token = fetches_[position].token;
+  if (status.isOk()) noteTime(fetches_[position]);
   fetches_.erase(fetches_.begin() + static_cast<ptrdiff_t>(position));
   sink.onFetched(token, std::move(status));  // may start or cancel other fetches
 }
 
-/// Owner's side of a fetch through the ring: pieces of the oldest request, leaving room for other frames.
+/// Owner's side: stages pieces of the oldest request as far as there is room.
 void ShmEndpoint::serveRequests(EventSink& sink) {
+  if (requests_.empty()) return;
+  stage_out_.populate(true);
   uint64_t budget = kServeBytesPerPoll;
   while (!requests_.empty() && internal_.empty() && budget > 0) {
     Request& request = requests_.front();
@@ -185,17 +232,17 @@ void ShmEndpoint::serveRequests(EventSink& sink) {
     }
     const OpenOffer offer = offers_[slot];
     const uint64_t bytes = std::min(kPieceBytes, offer.length - request.sent);
-    if (out_.room() < out_.size() / 2) out_.refresh();
-    uint8_t* place = out_.room() < out_.size() / 2 ? nullptr : out_.reserve(bytes);
+    uint8_t* frame = out_.reserve(0);
+    uint8_t* place = frame == nullptr ? nullptr : stage_out_.reserve(bytes);
     if (place == nullptr) return;
     FrameHeader header;
     header.type = kFetchData;
     header.cookie = request.fetch;
     header.address = request.sent;
     header.length = bytes;
-    std::memcpy(place, &header, sizeof header);
+    std::memcpy(frame, &header, sizeof header);
     const auto* source = reinterpret_cast<const uint8_t*>(offer.address);
-    if (bytes > 0) std::memcpy(place + sizeof header, source + request.sent, bytes);
+    if (bytes > 0) std::memcpy(place, source + request.sent, bytes);
     out_.commit();
     wake(kWakeForFrames);
     request.sent += bytes;
@@ -208,10 +255,18 @@ void ShmEndpoint::serveRequests(EventSink& sink) {
   }
 }
 
-void ShmEndpoint::takeFetchData(const FrameHeader& header, const uint8_t* payload, EventSink& sink) {
+void ShmEndpoint::takeFetchData(const FrameHeader& header, EventSink& sink) {
+  const uint8_t* piece = nullptr;
+  if (header.type == kFetchData) {
+    if (header.length > kPieceBytes) return fail("piece of a payload too long");
+    piece = stage_in_.next(header.length);
+  }
   const auto found =
       std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetch& fetch) { return fetch.id == header.cookie; });
-  if (found == fetches_.end()) return;  // cancelled: what still comes is dropped
+  if (found == fetches_.end()) {  // cancelled: what still comes is dropped
+    if (piece != nullptr) stage_in_.release();
+    return;
+  }
   const size_t position = static_cast<size_t>(found - fetches_.begin());
   if (header.type == kFetchRefused) {
     endFetch(position, refusal(), sink);
@@ -221,7 +276,8 @@ void ShmEndpoint::takeFetchData(const FrameHeader& header, const uint8_t* payloa
     fail("piece of a payload out of place");
     return;
   }
-  if (header.length > 0) std::memcpy(found->destination + found->done, payload, header.length);
+  if (header.length > 0) std::memcpy(found->destination + found->done, piece, header.length);
+  stage_in_.release();
   found->done += header.length;
   if (found->done == found->length) endFetch(position, Status::ok(), sink);
 }

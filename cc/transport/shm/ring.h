@@ -14,15 +14,15 @@ namespace jhetcc::transport::shm {
 constexpr FrameType kPad = FrameType{0x80};           ///< skip to the ring's begin
 constexpr FrameType kReleased = FrameType{0x81};      ///< cookie: the offer was fetched
 constexpr FrameType kFetchRequest = FrameType{0x82};  ///< cookie: the offer; address: number of the fetch
-constexpr FrameType kFetchData = FrameType{0x83};     ///< cookie: number of the fetch; address: offset; payload inline
+constexpr FrameType kFetchData = FrameType{0x83};     ///< cookie: number of the fetch; address: offset; payload staged
 constexpr FrameType kFetchRefused = FrameType{0x84};  ///< cookie: number of the fetch
 
 /// Payload bytes that follow the header in the ring; ~0 for a type that nobody sends.
 inline uint64_t inlineBytes(const FrameHeader& header) {
   const FrameType type = header.type;
   if (type == FrameType::kData || type == FrameType::kControl || type == FrameType::kGoodbye) return header.length;
-  if (type == kFetchData || type == kPad) return header.length;
-  if (type == FrameType::kOffer || type == kReleased || type == kFetchRequest || type == kFetchRefused) return 0;
+  if (type == kPad) return header.length;
+  if (type == FrameType::kOffer || (type >= kReleased && type <= kFetchRefused)) return 0;
   return ~uint64_t{0};
 }
 

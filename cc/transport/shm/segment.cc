@@ -18,7 +18,7 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kRingsOffset = (sizeof(Layout) + kPage - 1) / kPage * kPage;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-uint64_t segmentBytes(uint32_t ring_bytes) { return kRingsOffset + 2 * uint64_t{ring_bytes}; }
+uint64_t segmentBytes(uint32_t ring_bytes) { return kRingsOffset + 2 * (uint64_t{ring_bytes} + kStageBytes); }
 
 Status systemError(Kind kind, const char* call, uint64_t bytes) {
   return Status(kind, Scope::kEndpoint, "shm_segment",
@@ -79,5 +79,7 @@ Segment::~Segment() { munmap(base_, size_); }
 uint8_t* Segment::ring(int side) const {
   return static_cast<uint8_t*>(base_) + kRingsOffset + static_cast<uint64_t>(side) * ring_bytes_;
 }
+
+uint8_t* Segment::stage(int side) const { return ring(2) + static_cast<uint64_t>(side) * kStageBytes; }
 
 }  // namespace jhetcc::transport::shm

@@ -47,11 +47,7 @@ Result<bool> SimEndpoint::send(const FrameHeader& header, const void* payload) {
   if (!side_->broken.isOk()) return side_->broken;
   if (core_->isStopped(side_->rank)) return false;
   const bool is_offer = header.type == FrameType::kOffer;
-  if (!is_offer && header.length > kInlineBytesMax) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_frame",
-                  description_ + ": inline payload of " + std::to_string(header.length) + " bytes, at most " +
-                      std::to_string(kInlineBytesMax) + " allowed; offer it instead");
-  }
+  if (!is_offer && header.length > kInlineBytesMax) return inlineTooLong(description_, header.length);
   const uint64_t bytes = sizeof(FrameHeader) + (is_offer ? 0 : header.length);
   Side* peer = side_->peer;
   if (peer->unpolled_bytes + bytes > core_->options.window_bytes) return false;

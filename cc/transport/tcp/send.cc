@@ -27,11 +27,7 @@ Result<bool> TcpEndpoint::send(const FrameHeader& header, const void* payload) {
   }
   const bool is_offer = header.type == FrameType::kOffer;
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
-  if (payload_bytes > kInlineBytesMax) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_frame",
-                  description_ + ": inline payload of " + std::to_string(payload_bytes) + " bytes, at most " +
-                      std::to_string(kInlineBytesMax) + " allowed; offer it instead");
-  }
+  if (payload_bytes > kInlineBytesMax) return inlineTooLong(description_, payload_bytes);
   if (is_offer && offers_.isFull()) return false;
   if (!flushInternal() || !append(header, payload, payload_bytes)) {
     flush();

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clusters of a communicator: labels, numbering within, and labels that join what cannot be joined."""
+
+import os
+
+import pytest
+from process_worker import here
+
+import jhetcc
+from jhetcc.topology import Cluster
+from jhetcc.world import rendezvous, world
+
+
+def case_labelled(labels):
+    """Joins with a label of its own; returns the clusters of the world, of the islands and of a split in reverse order."""
+    me = here()["process_id"]
+    os.environ["JHETCC_CLUSTER"] = labels[me]
+    comm = jhetcc.init(**here(), timeout=30)
+    try:
+        islands = jhetcc.world.state.communicator("islands").clusters
+        half = comm.split([-1 if rank == 0 else 0 for rank in comm.local_ranks], [-rank for rank in comm.local_ranks])
+        return comm.clusters, islands, half.clusters if half else None
+    finally:
+        comm.close()
+
+
+def case_other_library(versions):
+    """One label for all, but processes whose vendor's library differs."""
+    me = here()["process_id"]
+    kept, planner = rendezvous.cluster_fields, world.Planner
+
+    def fields(platform, options):
+        return kept(platform, options) | {"library": "oneccl", "version": versions[me]}
+
+    os.environ["JHETCC_CLUSTER"] = "left"
+    rendezvous.cluster_fields = world.cluster_fields = fields
+    if len(set(versions)) > 1:
+        world.Planner = None  # a refusal comes before anything is made
+    try:
+        comm = jhetcc.init(**here(), timeout=30)
+        comm.close()
+        return comm.clusters
+    finally:
+        rendezvous.cluster_fields = world.cluster_fields = kept
+        world.Planner = planner
+
+
+def cpus(name, *ranks):
+    return Cluster(name, "cpu", "none", "", ranks)
+
+
+def test_labels_of_three_processes(pools):
+    outcomes = pools(1, 1, 1).attempt(case_labelled, ("a", "b", "a"), world=False)
+    everybody = (cpus("a", 0, 2), cpus("b", 1))
+    values = [outcome.get() for outcome in outcomes]
+    assert [value[:2] for value in values] == [(everybody, everybody)] * 3
+    # Ranks 2 and 1, in this order, are 0 and 1 of the split.
+    assert [value[2] for value in values] == [None, *[(cpus("a", 0), cpus("b", 1))] * 2]
+
+
+def test_ranks_of_one_process_share_its_cluster(pools):
+    outcomes = pools(2, 1, 1).attempt(case_labelled, ("", "b", ""), world=False)
+    values = [outcome.get() for outcome in outcomes]
+    assert values[0][:2] == ((cpus("cpu", 0, 1, 3), cpus("b", 2)), (cpus("cpu", 0, 2), cpus("b", 1)))
+    assert values[1] == values[2] == (*values[0][:2], (cpus("cpu", 0, 2), cpus("b", 1)))
+
+
+def test_a_label_for_two_libraries_is_refused_on_all(pools):
+    pool = pools(1, 1, 1)
+    for outcome in pool.attempt(case_other_library, ("2021.17", "2021.17", "2021.18"), world=False):
+        with pytest.raises(jhetcc.BadArgumentError) as caught:
+            outcome.get()
+        text = str(caught.value)
+        assert "'left'" in text and "oneccl 2021.17 on ranks 0, 1" in text and "oneccl 2021.18 on rank 2" in text
+        assert caught.value.code == "cluster_label"
+    agreed = (Cluster("left", "cpu", "oneccl", "2021.17", (0, 1, 2)),)
+    assert [o.get() for o in pool.attempt(case_other_library, ("2021.17",) * 3, world=False)] == [agreed] * 3
+
+
+def test_a_lone_process(monkeypatch):
+    monkeypatch.setenv("JHETCC_CLUSTER", "alone")
+    comm = jhetcc.init(num_processes=1, devices=2)
+    try:
+        assert comm.clusters == (cpus("alone", 0, 1),)
+    finally:
+        comm.close()
