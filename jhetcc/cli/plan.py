@@ -24,6 +24,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--dtype", default="f32", help="with a name (default f32)")
     parser.add_argument("--ranks", type=int, metavar="N", help="size of the communicator, all alike and on one host")
     parser.add_argument("--clusters", metavar="N,N", help="sizes of clusters, each on a host of its own")
+    parser.add_argument(
+        "--topology", metavar="FILE", help="plan for the ranks of a topology file, as in docs/topology.md"
+    )
     parser.add_argument("--vendors", metavar="NAME,", help="vendor library of each cluster; empty: our own schedule")
     parser.add_argument("--profile", metavar="FILE", help="JSON of measured costs instead of the built-in ones")
     parser.add_argument("--algorithm", metavar="NAME", help="force this method instead of the fastest")
@@ -44,14 +47,17 @@ def run(arguments: list[str]) -> int:
 
 
 def _layout(values: argparse.Namespace):
-    from jhetcc.planner import Layout, Profile, Vendor, split_sizes
+    from jhetcc import topology
+    from jhetcc.planner import Layout, Profile, Vendor, layout_of, split_sizes
 
     profile = Profile.from_json(pathlib.Path(values.profile).read_text()) if values.profile else Profile()
-    if (values.ranks is None) == (values.clusters is None):
-        raise ValueError("say either --ranks N or --clusters N,N")
+    if [values.ranks, values.clusters, values.topology].count(None) != 2:
+        raise ValueError("say one of --ranks N, --clusters N,N and --topology FILE")
+    if values.vendors and values.clusters is None:
+        raise ValueError("--vendors goes with --clusters")
+    if values.topology is not None:
+        return layout_of(topology.load(values.topology), profile)
     if values.ranks is not None:
-        if values.vendors:
-            raise ValueError("--vendors goes with --clusters")
         if values.ranks < 1:
             raise ValueError(f"--ranks {values.ranks}: write a number of ranks, 1 or more")
         return Layout((0,) * values.ranks, profile)

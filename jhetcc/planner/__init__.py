@@ -11,9 +11,13 @@ from .clusters import ClusterShape as ClusterShape
 from .clusters import Nic as Nic
 from .clusters import Vendor as Vendor
 from .clusters import split_sizes as split_sizes
+from .known import layout_of as layout_of
+from .known import shapes as shapes
 from .layout import SHM as SHM
 from .layout import TCP as TCP
 from .layout import Layout as Layout
 from .layout import Link as Link
 from .profile import Library as Library
 from .profile import Profile as Profile
+from .report import Report as Report
+from .report import explain as explain

@@ -138,7 +138,8 @@ def spread(operation: Operation, clusters: Clusters) -> tuple[Spread, ...]:
     else:
         rows = dict(enumerate(parts(operation, size)))
     found = []
-    cuts = shares(clusters) if len(clusters) > 1 else (Share(Fraction(0), Fraction(1), (0,), clusters[0].ranks[:1]),)
+    alone = Share(Fraction(0), Fraction(1), (0,), clusters[0].ranks[:1])  # nothing crosses
+    cuts = shares(clusters) if len(clusters) > 1 else (alone,)
     for shape in clusters:
         own = [(rank, *rows[rank]) for rank in shape.ranks if rank in rows and rows[rank][1]]
         total = sum(length for _, _, length in own) // item

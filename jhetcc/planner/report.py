@@ -79,13 +79,16 @@ class Report:
         return "\n".join(lines)
 
 
-def explain(operation: Operation, layout: Layout, *, algorithm: str | None = None) -> Report:
+def explain(
+    operation: Operation, layout: Layout, *, algorithm: str | None = None, chunk_bytes: int | None = None
+) -> Report:
     """Plans an operation and says why so.
 
     Args:
       operation: what is asked.
       layout: the machines, with clusters or without.
       algorithm: forces a method by name.
+      chunk_bytes: forces the bytes of one iteration.
 
     Raises:
       ValueError: as ``plan``.
@@ -94,7 +97,7 @@ def explain(operation: Operation, layout: Layout, *, algorithm: str | None = Non
       >>> explain(Operation("psum", "f32", (4,)), Layout.local(2)).links
       ()
     """
-    chosen = plan(operation, layout, algorithm=algorithm)
+    chosen = plan(operation, layout, algorithm=algorithm, chunk_bytes=chunk_bytes)
     found = tuple(rated(operation, layout))
     if chosen.algorithm in HIERARCHICAL:
         return Report(chosen, found, *_hierarchical(chosen, layout))

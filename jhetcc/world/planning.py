@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from jhetcc.config import Options
-from jhetcc.planner import Layout, candidates, plan, why_unfit
+from jhetcc.planner import Layout, plan, why_unfit
 from jhetcc.schedule import Operation, Plan
 
 __all__ = ["Planner", "planned"]
@@ -53,9 +53,6 @@ class Planner:
 
     def plan(self, text: str, layout: Layout) -> Plan:
         return planned(text, layout, self._options.algorithm, self._options.chunk_bytes)
-
-    def candidates(self, text: str, layout: Layout) -> list[tuple[str, float]]:
-        return candidates(Operation.parse(text), layout)
 
     def warm(self, name: str, epoch: int, text: str) -> None:
         """Plans an operation and hands the local schedules to the core; again is cheap.
