@@ -192,7 +192,12 @@ class Options:
     )
     algorithm: str | None = _option(
         "auto",
-        _auto(_one_of("direct", "one_shot", "two_shot", "halving_doubling", "ring", "tree")),
+        _auto(
+            _one_of(
+                *("direct", "one_shot", "two_shot", "halving_doubling", "ring", "tree"),
+                *("hierarchical", "hierarchical_border", "hierarchical_sequential", "hierarchical_border_sequential"),
+            )
+        ),
         "tuning",
         "auto: chosen by size; or force one for the operations it fits",
         agreed=True,

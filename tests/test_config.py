@@ -139,10 +139,11 @@ def test_version_is_the_packages():
 
 
 def test_algorithms_are_the_planners():
-    from jhetcc.planner import ALGORITHMS
+    from jhetcc.planner import ALGORITHMS, HIERARCHICAL
 
-    for name in ALGORITHMS:
+    names = [*ALGORITHMS, *HIERARCHICAL]
+    for name in names:
         assert config.read({"JHETCC_ALGORITHM": name}).algorithm == name
     with pytest.raises(BadArgumentError) as caught:
         config.read({"JHETCC_ALGORITHM": "none of them"})
-    assert f"write one of {', '.join(ALGORITHMS)}" in str(caught.value)
+    assert f"write one of {', '.join(names)}" in str(caught.value)

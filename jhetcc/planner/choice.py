@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from ..schedule import Operation, Plan, Schedule
-from . import direct, direct_reduce, halving_doubling, ring, tree
+from ..schedule import Operation, Plan, Schedule, fnv1a
+from . import direct, direct_reduce, halving_doubling, hierarchical, hierarchical_cost, ring, tree
 from .common import chunk_bytes as agreed_chunk_bytes
+from .hierarchical import Basis
 from .layout import Layout
 
-__all__ = ["ALGORITHMS", "Algorithm", "candidates", "plan"]
+__all__ = ["ALGORITHMS", "HIERARCHICAL", "Algorithm", "Candidate", "basis", "candidates", "plan", "rated", "why_unfit"]
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One method.
+    """One method for ranks that are all alike.
 
     Attributes:
       fits: why it does not fit an operation on so many ranks, or None.
@@ -38,6 +40,77 @@ ALGORITHMS: dict[str, Algorithm] = {
     "ring": Algorithm(ring.fits, ring.build, ring.seconds),
     "tree": Algorithm(tree.fits, tree.build, tree.seconds),
 }
+# Methods for clusters: name -> (reduce between clusters by border communicators, all in one chunk).
+HIERARCHICAL: dict[str, tuple[bool, bool]] = {
+    "hierarchical": (False, False),
+    "hierarchical_border": (True, False),
+    "hierarchical_sequential": (False, True),
+    "hierarchical_border_sequential": (True, True),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method that fits.
+
+    Attributes:
+      name: of the algorithm.
+      seconds: predicted.
+      chunk_bytes: of one iteration, that it would use.
+    """
+
+    name: str
+    seconds: float
+    chunk_bytes: int
+
+
+def why_unfit(name: str, operation: Operation, layout: Layout) -> str | None:
+    """Why a method does not fit, or None.
+
+    Raises:
+      ValueError: there is no such method.
+    """
+    if name in HIERARCHICAL:
+        return hierarchical.fits(operation, layout.clusters, HIERARCHICAL[name][0])
+    if name not in ALGORITHMS:
+        raise ValueError(f"no algorithm {name!r}: there are {', '.join([*ALGORITHMS, *HIERARCHICAL])}")
+    return ALGORITHMS[name].fits(operation, layout.size)
+
+
+def basis(name: str, operation: Operation, layout: Layout) -> Basis:
+    """What a hierarchical method that fits is made from."""
+    assert layout.clusters is not None
+    return hierarchical.owners(operation, layout.clusters, hierarchical_cost.bandwidths(layout), HIERARCHICAL[name][0])
+
+
+def rated(operation: Operation, layout: Layout) -> list[Candidate]:
+    """The methods that fit, the fastest first, hierarchical ones each with the chunk size that suits it best.
+
+    Raises:
+      ValueError: the operation does not fit the layout's number of ranks.
+    """
+    operation.check(layout.size)
+    chunk = agreed_chunk_bytes(operation, layout)
+    found = [
+        Candidate(name, algorithm.seconds(operation, layout, chunk), chunk)
+        for name, algorithm in ALGORITHMS.items()
+        if why_unfit(name, operation, layout) is None
+    ]
+    for name in HIERARCHICAL:
+        if why_unfit(name, operation, layout) is None:
+            found.append(_rate_hierarchical(name, operation, layout))
+    return sorted(found, key=lambda item: float(f"{item.seconds:.6g}"))  # so that rounding does not decide
+
+
+def _rate_hierarchical(name: str, operation: Operation, layout: Layout) -> Candidate:
+    made = basis(name, operation, layout)
+    if HIERARCHICAL[name][1]:
+        chunks = [hierarchical_cost.sequential_chunk(operation, made)]
+    else:
+        chunks = hierarchical_cost.chunk_sizes(operation, made)
+    tried = [(hierarchical_cost.seconds(operation, layout, made, chunk), chunk) for chunk in chunks]
+    seconds, chunk = min(tried, key=lambda item: (float(f"{item[0]:.6g}"), -item[1]))
+    return Candidate(name, seconds, chunk)
 
 
 def candidates(operation: Operation, layout: Layout) -> list[tuple[str, float]]:
@@ -50,14 +123,7 @@ def candidates(operation: Operation, layout: Layout) -> list[tuple[str, float]]:
       >>> [name for name, _ in candidates(Operation("broadcast", "f32", (4,), root=0), Layout.local(2))][0]
       'direct'
     """
-    operation.check(layout.size)
-    chunk = agreed_chunk_bytes(operation, layout)
-    found = [
-        (name, algorithm.seconds(operation, layout, chunk))
-        for name, algorithm in ALGORITHMS.items()
-        if algorithm.fits(operation, layout.size) is None
-    ]
-    return sorted(found, key=lambda item: float(f"{item[1]:.6g}"))  # so that rounding does not decide
+    return [(one.name, one.seconds) for one in rated(operation, layout)]
 
 
 def plan(operation: Operation, layout: Layout, *, algorithm: str | None = None, chunk_bytes: int | None = None) -> Plan:
@@ -65,7 +131,7 @@ def plan(operation: Operation, layout: Layout, *, algorithm: str | None = None, 
 
     Args:
       operation: what is asked.
-      layout: the machines under the communicator.
+      layout: the machines under the communicator, and its clusters if there are any.
       algorithm: forces a method by name.
       chunk_bytes: forces the bytes of one iteration, a multiple of the item size.
 
@@ -80,15 +146,24 @@ def plan(operation: Operation, layout: Layout, *, algorithm: str | None = None, 
       'one_shot'
     """
     operation.check(layout.size)
+    suited: int | None = None
     if algorithm is None:
-        algorithm = candidates(operation, layout)[0][0]
-    elif algorithm not in ALGORITHMS:
-        raise ValueError(f"no algorithm {algorithm!r}: there are {', '.join(ALGORITHMS)}")
-    why = ALGORITHMS[algorithm].fits(operation, layout.size)
+        best = rated(operation, layout)[0]
+        algorithm, suited = best.name, best.chunk_bytes
+    why = why_unfit(algorithm, operation, layout)
     if why is not None:
         raise ValueError(f"algorithm {algorithm} does not fit {operation.text()} on {layout.size} ranks: {why}")
-    if chunk_bytes is None:
-        chunk_bytes = agreed_chunk_bytes(operation, layout)
-    if chunk_bytes <= 0 or chunk_bytes % operation.itemsize:
-        raise ValueError(f"chunk_bytes {chunk_bytes} is not a positive multiple of the item size {operation.itemsize}")
-    return Plan(operation, layout.size, algorithm, chunk_bytes, ALGORITHMS[algorithm].build)
+    if chunk_bytes is None and suited is None:
+        in_clusters = algorithm in HIERARCHICAL
+        rate = _rate_hierarchical(algorithm, operation, layout) if in_clusters else None
+        suited = agreed_chunk_bytes(operation, layout) if rate is None else rate.chunk_bytes
+    chunk = suited if chunk_bytes is None else chunk_bytes
+    assert chunk is not None
+    if chunk <= 0 or chunk % operation.itemsize:
+        raise ValueError(f"chunk_bytes {chunk} is not a positive multiple of the item size {operation.itemsize}")
+    if algorithm in ALGORITHMS:
+        return Plan(operation, layout.size, algorithm, chunk, ALGORITHMS[algorithm].build)
+    made = basis(algorithm, operation, layout)
+    # Ranks that plan with other clusters, NICs or shares must not meet: their hashes differ.
+    detail = f"{fnv1a(repr(made).encode()):016x}"
+    return Plan(operation, layout.size, algorithm, chunk, partial(hierarchical.build, basis=made), detail)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ..schedule import Builder, Operation, Place
 from .layout import Layout
@@ -13,6 +14,7 @@ __all__ = [
     "RING_SLOTS",
     "agreement",
     "chunk_bytes",
+    "dissemination",
     "needs_no_messages",
     "owner_reduce",
     "reduces_in_one_step",
@@ -74,12 +76,25 @@ def agreement(b: Builder) -> None:
 
     Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", 1988.
     """
-    distance, round_, heard = 1, 0, []
-    while distance < b.size:
+    dissemination(b, range(b.size), [])
+
+
+def dissemination(b: Builder, ranks: Sequence[int], heard: list[int]) -> list[int]:
+    """The rounds among some ranks, of which this is one.
+
+    Args:
+      heard: steps that come before the first round.
+
+    Returns:
+      Those, and the steps after which this rank knows that all of them have started.
+    """
+    place, distance, round_ = ranks.index(b.rank), 1, 0
+    while distance < len(ranks):
         stream = AGREEMENT_STREAM + round_
-        b.send((b.rank + distance) % b.size, b.input(), 0, stream, after=heard)
-        heard = [*heard, b.recv((b.rank - distance) % b.size, b.output(), 0, stream)]
+        b.send(ranks[(place + distance) % len(ranks)], b.input(), 0, stream, after=heard)
+        heard = [*heard, b.recv(ranks[(place - distance) % len(ranks)], b.output(), 0, stream)]
         distance, round_ = distance * 2, round_ + 1
+    return heard
 
 
 def owner_reduce(b: Builder, own: Place, target: Place, length: int, after=()) -> int:

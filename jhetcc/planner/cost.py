@@ -12,9 +12,9 @@ from collections import Counter
 
 from .layout import Layout
 
-__all__ = ["agreement_seconds", "all_pairs_seconds", "fan_seconds", "neighbour_seconds", "rounds"]
+__all__ = ["OVERHEAD", "agreement_seconds", "all_pairs_seconds", "fan_seconds", "neighbour_seconds", "rounds"]
 
-_OVERHEAD = 0.25  # share of alpha that is the sender's own work, so not overlapped by its next message
+OVERHEAD = 0.25  # share of alpha that is the sender's own work, so not overlapped by its next message
 
 
 def rounds(size: int) -> int:
@@ -29,7 +29,7 @@ def all_pairs_seconds(layout: Layout, nbytes: float) -> float:
     worst = 0.0
     for count in Counter(layout.hosts).values():
         near, far = count - 1, layout.size - count
-        own_work = _OVERHEAD * (near * layout.shm.alpha + far * layout.tcp.alpha)
+        own_work = OVERHEAD * (near * layout.shm.alpha + far * layout.tcp.alpha)
         worst = max(worst, own_work + near * nbytes * layout.shm.beta + count * far * nbytes * layout.tcp.beta)
     return layout.slowest.alpha + worst
 
@@ -41,7 +41,7 @@ def neighbour_seconds(layout: Layout, nbytes: float) -> float:
     pairs = list(zip(layout.hosts, (*layout.hosts[1:], layout.hosts[0]), strict=True))
     crossing = Counter(a for a, b in pairs if a != b)
     far = max(crossing.values(), default=0)
-    own_work = _OVERHEAD * layout.slowest.alpha
+    own_work = OVERHEAD * layout.slowest.alpha
     return layout.slowest.alpha + own_work + max(nbytes * layout.shm.beta, far * nbytes * layout.tcp.beta)
 
 
@@ -50,7 +50,7 @@ def fan_seconds(layout: Layout, root: int, nbytes: float) -> float:
     links = [layout.link(root, rank) for rank in range(layout.size) if rank != root]
     if not links:
         return 0.0
-    return max(link.alpha for link in links) + sum(_OVERHEAD * link.alpha + nbytes * link.beta for link in links)
+    return max(link.alpha for link in links) + sum(OVERHEAD * link.alpha + nbytes * link.beta for link in links)
 
 
 def agreement_seconds(layout: Layout) -> float:

@@ -1,28 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the planner knows of the machines: which host each rank is on, and what links and memory cost."""
+"""What the planner knows of the machines: which host each rank is on, which clusters there are, and what things cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+from .clusters import ClusterShape, check_clusters
+from .profile import SHM, TCP, Link, Profile
 
 __all__ = ["SHM", "TCP", "Layout", "Link"]
-
-
-@dataclass(frozen=True)
-class Link:
-    """A way between two ranks.
-
-    Attributes:
-      alpha: seconds a message costs whatever its length.
-      beta: seconds a byte.
-    """
-
-    alpha: float
-    beta: float
-
-
-SHM = Link(2e-6, 1 / 10e9)
-TCP = Link(20e-6, 1 / 5e9)
 
 
 @dataclass(frozen=True)
@@ -31,10 +18,11 @@ class Layout:
 
     Attributes:
       hosts: number of the host of each rank, by index within the communicator.
-      shm: link between ranks of one host.
-      tcp: link between hosts.
-      copy: seconds a byte of a copy in memory.
-      reduce: seconds a byte of each source of a reduction.
+      profile: what links and memory cost.
+      clusters: the homogeneous clusters; None where all ranks are alike, so that only flat algorithms fit.
+
+    Raises:
+      ValueError: the clusters do not hold each rank once.
 
     Example:
       >>> Layout((0, 0, 1)).kind(0, 2)
@@ -44,10 +32,12 @@ class Layout:
     """
 
     hosts: tuple[int, ...]
-    shm: Link = SHM
-    tcp: Link = TCP
-    copy: float = 1 / 12e9
-    reduce: float = 1 / 20e9
+    profile: Profile = Profile()  # noqa: RUF009 - a frozen value
+    clusters: tuple[ClusterShape, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.clusters is not None:
+            check_clusters(self.clusters, self.size)
 
     @staticmethod
     def local(size: int) -> Layout:
@@ -62,6 +52,29 @@ class Layout:
     def spans_hosts(self) -> bool:
         return len(set(self.hosts)) > 1
 
+    @property
+    def shm(self) -> Link:
+        """The link between ranks of one host."""
+        return self.profile.shm
+
+    @cached_property
+    def tcp(self) -> Link:
+        """The link between hosts: where NICs were measured, a host's part of those of the slowest cluster."""
+        known = [
+            sum(nic.bandwidth for nic in shape.nics) / len({self.hosts[rank] for rank in shape.ranks})
+            for shape in self.clusters or ()
+            if shape.nics
+        ]
+        return Link(self.profile.tcp.alpha, 1 / min(known)) if known else self.profile.tcp
+
+    @property
+    def copy(self) -> float:
+        return self.profile.copy
+
+    @property
+    def reduce(self) -> float:
+        return self.profile.reduce
+
     def kind(self, a: int, b: int) -> str:
         """``"shm"`` or ``"tcp"``."""
         return "shm" if self.hosts[a] == self.hosts[b] else "tcp"
@@ -69,7 +82,7 @@ class Layout:
     def link(self, a: int, b: int) -> Link:
         return self.shm if self.hosts[a] == self.hosts[b] else self.tcp
 
-    @property
+    @cached_property
     def slowest(self) -> Link:
         """The link that paces a round in which everybody sends."""
         return self.tcp if self.spans_hosts else self.shm

@@ -3,6 +3,8 @@
 
 from .builder import Builder as Builder
 from .graph import check_marked_graph as check_marked_graph
+from .graph import cycle_ratio as cycle_ratio
+from .graph import longest_path as longest_path
 from .graph import pipelined_seconds as pipelined_seconds
 from .interpreter import Proof as Proof
 from .interpreter import prove as prove
@@ -16,6 +18,9 @@ from .program import ScheduleError as ScheduleError
 from .value import COPY as COPY
 from .value import FILL as FILL
 from .value import INPUT as INPUT
+from .value import NATIVE_ALL_REDUCE as NATIVE_ALL_REDUCE
+from .value import NATIVE_BROADCAST as NATIVE_BROADCAST
+from .value import NATIVE_REDUCE as NATIVE_REDUCE
 from .value import OUTPUT as OUTPUT
 from .value import RECV as RECV
 from .value import REDUCE as REDUCE

@@ -9,11 +9,17 @@ import numpy as np
 
 from .operation import DTYPES, OPS
 from .value import (
+    CIRCLE_COLUMNS,
+    COLUMNS,
     COPY,
     DEPENDENCY_COLUMNS,
     FILL,
     INPUT,
     KIND_NAMES,
+    MEMBER_COLUMNS,
+    NATIVE_ALL_REDUCE,
+    NATIVE_BROADCAST,
+    NATIVE_REDUCE,
     RECV,
     REDUCE,
     SCRATCH,
@@ -30,6 +36,16 @@ __all__ = ["decode", "encode", "validate"]
 
 _MAGIC = 0x3153484A
 _BYTES_MAX = 1 << 62
+_REDUCING = (REDUCE, NATIVE_REDUCE, NATIVE_ALL_REDUCE)
+_SOURCES = {  # fewest and most
+    SEND: (1, 1),
+    RECV: (0, 0),
+    REDUCE: (1, 1 << 30),
+    COPY: (1, 1),
+    FILL: (0, 0),
+    NATIVE_REDUCE: (1, 1),
+    NATIVE_ALL_REDUCE: (1, 1),
+}
 _HEADER = struct.Struct("<IiiBBHiiiiqqqqQ")
 
 
@@ -41,33 +57,39 @@ def encode(schedule: Schedule) -> bytes:
         schedule.rank,
         schedule.type,
         schedule.op,
-        0,
+        len(schedule.circle_end),
         len(schedule.kind),
         len(schedule.source_buffer),
         len(schedule.dependency_step),
-        0,
+        len(schedule.circle_rank),
         schedule.chunk_bytes,
         schedule.input_bytes,
         schedule.output_bytes,
         schedule.scratch_bytes,
         schedule.plan_hash,
     )
-    columns = {**STEP_COLUMNS, **SOURCE_COLUMNS, **DEPENDENCY_COLUMNS}
-    return header + b"".join(getattr(schedule, name).astype(kind).tobytes() for name, kind in columns.items())
+    return header + b"".join(getattr(schedule, name).astype(kind).tobytes() for name, kind in COLUMNS.items())
 
 
 def decode(data: bytes) -> Schedule:
     """Decodes and validates; see ``Schedule.from_bytes``."""
     if len(data) < _HEADER.size:
         raise ValueError(f"schedule: {len(data)} bytes are shorter than the header's {_HEADER.size}")
-    magic, size, rank, kind, op, reserved, steps, sources, dependencies, reserved2, *sizes = _HEADER.unpack_from(data)
-    if magic != _MAGIC or reserved or reserved2:
-        raise ValueError("schedule: not of this binary form (magic or reserved fields)")
-    if min(steps, sources, dependencies) < 0:
+    magic, size, rank, kind, op, circles, steps, sources, dependencies, members, *sizes = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise ValueError("schedule: not of this binary form (magic)")
+    if min(steps, sources, dependencies, members) < 0:
         raise ValueError("schedule: negative counts in the header")
     columns: dict[str, np.ndarray] = {}
     at = _HEADER.size
-    for table, count in ((STEP_COLUMNS, steps), (SOURCE_COLUMNS, sources), (DEPENDENCY_COLUMNS, dependencies)):
+    tables = (
+        (STEP_COLUMNS, steps),
+        (SOURCE_COLUMNS, sources),
+        (DEPENDENCY_COLUMNS, dependencies),
+        (CIRCLE_COLUMNS, circles),
+        (MEMBER_COLUMNS, members),
+    )
+    for table, count in tables:
         for name, dtype in table.items():
             end = at + count * np.dtype(dtype).itemsize
             if end > len(data):
@@ -98,10 +120,21 @@ def validate(s: Schedule) -> None:
     sizes = (s.chunk_bytes, s.input_bytes, s.output_bytes, s.scratch_bytes)
     if min(sizes) < 0 or max(sizes) > _BYTES_MAX:
         raise ValueError("schedule: a buffer or chunk size is negative or absurd")
-    for name, table in (("sources_end", s.source_buffer), ("dependencies_end", s.dependency_step)):
+    tables = (
+        ("sources_end", s.source_buffer),
+        ("dependencies_end", s.dependency_step),
+        ("circle_end", s.circle_rank),
+    )
+    for name, table in tables:
         ends = getattr(s, name)
         if np.any(np.diff(ends, prepend=0) < 0) or (int(ends[-1]) if len(ends) else 0) != len(table):
             raise ValueError(f"schedule: {name} does not ascend to {len(table)}")
+    for number, circle in enumerate(s.circles):
+        members = circle.members
+        if len(members) < 2 or len(set(members)) < len(members) or not set(members) <= set(range(s.size)):
+            raise ValueError(
+                f"schedule: circle {number} is {members}, not two or more of the {s.size} ranks, each once"
+            )
     seen: set[tuple[int, int, int]] = set()
     for step in range(s.steps):
         _validate_step(s, step, seen)
@@ -109,7 +142,7 @@ def validate(s: Schedule) -> None:
 
 def _validate_step(s: Schedule, step: int, seen: set[tuple[int, int, int]]) -> None:
     kind = int(s.kind[step])
-    if kind > FILL:
+    if kind > NATIVE_ALL_REDUCE:
         raise ValueError(f"schedule step {step}: no kind {kind}")
 
     def fail(field: str, why: str):
@@ -125,19 +158,22 @@ def _validate_step(s: Schedule, step: int, seen: set[tuple[int, int, int]]) -> N
         if key in seen:
             fail("stream", f"{key[2]} has a step with peer {peer} already")
         seen.add(key)
+    elif kind >= NATIVE_REDUCE:
+        _validate_native(s, step, fail)
     elif peer != -1 or s.stream[step]:
         fail("peer", "is set on a local step")
-    wanted = {SEND: (1, 1), RECV: (0, 0), REDUCE: (1, 1 << 30), COPY: (1, 1), FILL: (0, 0)}[kind]
+    only_root = (1, 1) if peer == s.rank else (0, 0)
+    wanted = only_root if kind == NATIVE_BROADCAST else _SOURCES[kind]
     if not wanted[0] <= len(sources) <= wanted[1]:
         fail("sources", f"are {len(sources)}")
     if s.final[step] > 1 or (s.final[step] and kind != REDUCE):
         fail("final", "is set on a step that is no reduction, or is not 0 or 1")
-    if kind == REDUCE and (s.type == 0 or s.op == 0 or length % s.itemsize):
+    if kind in _REDUCING and (s.type == 0 or s.op == 0 or length % s.itemsize):
         fail("length", f"{length}, type {s.type} or op {s.op} cannot be reduced")
     for name, place in [("source", place) for place in sources] + [("target", s.target(step))]:
-        if name == "target" and kind == SEND:
+        if name == "target" and (kind == SEND or (kind == NATIVE_REDUCE and peer != s.rank)):
             if place != (0, 0, 0):
-                fail("target", "is set on a send")
+                fail("target", "is set where nothing is written")
         elif not _fits(s, place, length, kind):
             fail(name, f"{tuple(place)} of {length} bytes is outside its buffer, not a ring in scratch, or unaligned")
         elif name == "target" and place.buffer == INPUT:
@@ -147,6 +183,17 @@ def _validate_step(s: Schedule, step: int, seen: set[tuple[int, int, int]]) -> N
             fail("dependency", f"({on}, {distance}) names no step or distance")
         if distance <= 0 and on >= step:
             fail("dependency", f"({on}, {distance}) with no distance must name an earlier step")
+
+
+def _validate_native(s: Schedule, step: int, fail) -> None:
+    kind, number, root = int(s.kind[step]), int(s.stream[step]), int(s.peer[step])
+    if number >= len(s.circle_end):
+        fail("stream", f"names circle {number} of {len(s.circle_end)}")
+    members = s.circle_rank[(int(s.circle_end[number - 1]) if number else 0) : int(s.circle_end[number])].tolist()
+    if s.rank not in members:
+        fail("stream", f"names circle {number}, which rank {s.rank} is not in")
+    if (root not in members) if kind != NATIVE_ALL_REDUCE else root != -1:
+        fail("peer", f"{root} is no root in circle {number}")
 
 
 def _fits(s: Schedule, place: Place, length: int, kind: int) -> bool:
@@ -159,4 +206,4 @@ def _fits(s: Schedule, place: Place, length: int, kind: int) -> bool:
         if iterations(length, s.chunk_bytes) > place.wrap:
             extent = place.wrap * s.chunk_bytes
     size = (s.input_bytes, s.output_bytes, s.scratch_bytes)[place.buffer]
-    return place.offset + extent <= size and not (kind == REDUCE and place.offset % s.itemsize)
+    return place.offset + extent <= size and not (kind in _REDUCING and place.offset % s.itemsize)

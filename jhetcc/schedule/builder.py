@@ -9,7 +9,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from .operation import OPS, dtype_number
-from .value import COLUMNS, COPY, FILL, INPUT, OUTPUT, RECV, REDUCE, SCRATCH, SEND, Place, Plan, Schedule, iterations
+from .value import (
+    COLUMNS,
+    COPY,
+    FILL,
+    INPUT,
+    NATIVE_ALL_REDUCE,
+    NATIVE_BROADCAST,
+    NATIVE_REDUCE,
+    OUTPUT,
+    RECV,
+    REDUCE,
+    SCRATCH,
+    SEND,
+    Circle,
+    Place,
+    Plan,
+    Schedule,
+    iterations,
+)
 
 __all__ = ["After", "Builder"]
 
@@ -46,6 +64,7 @@ class Builder:
         self.output_bytes = operation.output_bytes(plan.size)
         self._align = math.lcm(_CACHE_LINE, operation.itemsize)  # of scratch places
         self._scratch = 0
+        self._circles: dict[Circle, int] = {}
         self._steps: list[tuple[int, bool, int, int, int, Place]] = []
         self._sources: list[Sequence[Place]] = []
         self._after: list[list[tuple[int, int]]] = []
@@ -86,6 +105,28 @@ class Builder:
         """Zeros."""
         return self._add(FILL, False, 0, -1, length, target, [], after)
 
+    def native_reduce(
+        self, members: Sequence[int], root: int, source: Place, target: Place, length: int, lag=0, after=()
+    ) -> int:
+        """Every member's source, reduced by the vendor's library into the root's target."""
+        target = target if root == self.rank else Place(0)
+        return self._native(NATIVE_REDUCE, members, lag, root, length, target, [source], after)
+
+    def native_broadcast(
+        self, members: Sequence[int], root: int, source: Place, target: Place, length: int, lag=0, after=()
+    ) -> int:
+        """The root's source into every member's target; the root's two may be one place."""
+        sources = [source] if root == self.rank else []
+        return self._native(NATIVE_BROADCAST, members, lag, root, length, target, sources, after)
+
+    def native_all_reduce(self, members: Sequence[int], source: Place, target: Place, length: int, after=()) -> int:
+        """For libraries that promise the same bits to all members."""
+        return self._native(NATIVE_ALL_REDUCE, members, 0, -1, length, target, [source], after)
+
+    def _native(self, kind, members, lag, root, length, target, sources, after) -> int:
+        circle = self._circles.setdefault(Circle(tuple(members), lag), len(self._circles))
+        return self._add(kind, False, circle, root, length, target, sources, after)
+
     def depend(self, step: int, on: int, distance: int = 0) -> None:
         """Iteration i of ``step`` waits for iteration i - distance of ``on``."""
         self._after[step].append((on, distance))
@@ -107,6 +148,7 @@ class Builder:
         sources = [place for places in self._sources for place in places]
         after = [item for items in self._after for item in items]
         targets = [step[5] for step in steps]
+        circles = list(self._circles)
         columns = {
             "kind": [step[0] for step in steps],
             "final": [step[1] for step in steps],
@@ -123,6 +165,9 @@ class Builder:
             "source_wrap": [place[2] for place in sources],
             "dependency_step": [item[0] for item in after],
             "dependency_distance": [item[1] for item in after],
+            "circle_lag": [circle.lag for circle in circles],
+            "circle_end": np.cumsum([len(circle.members) for circle in circles]),
+            "circle_rank": [member for circle in circles for member in circle.members],
         }
         return Schedule(
             size=self.size,

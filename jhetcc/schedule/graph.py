@@ -4,18 +4,20 @@
 Nodes are starts and completions of steps; an edge with t tokens says that iteration i waits for iteration i - t.
 Edges: a step's completion after its start; dependencies; a message's completion after its partner's start and
 completion (rendezvous, the strictest an engine may be); at most ``WINDOW`` iterations of a send or receive under way;
-iterations in order. A marked graph is live if and only if every cycle holds a token.
+iterations in order; a native call's completion after the starts of all members, and a rank's native calls one after
+the other (a library that blocks, the strictest again). A marked graph is live if and only if every cycle holds a token.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Mapping
 
 from .program import Program, ScheduleError
-from .value import KIND_NAMES, RECV, SEND, WHOLE, Schedule
+from .value import KIND_NAMES, NATIVE_REDUCE, RECV, SEND, WHOLE, Circle, Schedule
 
-__all__ = ["WINDOW", "check_live", "check_marked_graph", "cycle_ratio", "pipelined_seconds"]
+__all__ = ["WINDOW", "check_live", "check_marked_graph", "cycle_ratio", "longest_path", "pipelined_seconds"]
 
 WINDOW = 8  # iterations of one send or receive step under way at once
 
@@ -50,6 +52,13 @@ def check_live(program: Program) -> None:
                 edge(2 * partner + 1, end)
             if event.iteration >= WINDOW:
                 edge(end - 2 * WINDOW, start)
+    for call in program.calls:
+        for one in call:
+            for other in call:
+                edge(2 * other, 2 * one + 1)
+    for events in program.native.values():
+        for one, following in itertools.pairwise(events):
+            edge(2 * one + 1, 2 * following)
     ready = deque(node for node in range(2 * count) if not missing[node])
     fired = 0
     while ready:
@@ -72,6 +81,8 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
     edges: list[Edge] = []
     whole: list[tuple[int, int]] = []
     ends: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+    lags: dict[int, int] = {}
+    calls: dict[Circle, dict[int, list[int]]] = {}
     for rank, step in steps:
         s, start = schedules[rank], number[rank, step]
         edges.append((start, start + 1, 0))
@@ -86,6 +97,22 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
             edges.append((start + 1, start, WINDOW))
             way = (rank, peer) if kind == SEND else (peer, rank)
             ends[(kind, *way, int(s.stream[step]))] = (rank, step)
+    for rank, s in schedules.items():
+        circles = s.circles
+        native = [(number[rank, step], circles[int(s.stream[step])]) for step in _native_steps(s)]
+        for start, circle in native:
+            lags[start] = lags[start + 1] = circle.lag
+            calls.setdefault(circle, {}).setdefault(rank, []).append(start)
+        following = [start for start, _ in native[1:] + native[:1]]
+        edges += [
+            (start + 1, other, (other <= start) + lags[start] - lags[other])
+            for (start, _), other in zip(native, following, strict=True)
+        ]
+    for circle, by_rank in calls.items():
+        if set(by_rank) != set(circle.members) or len({len(steps) for steps in by_rank.values()}) > 1:
+            raise ScheduleError(f"the members of native circle {circle} make different calls")
+        for members in zip(*by_rank.values(), strict=True):
+            edges += [(a, b + 1, 0) for a in members for b in members]
     for (kind, *way), key in ends.items():
         other = ends.get((RECV if kind == SEND else SEND, *way))  # type: ignore[call-overload]
         if other is None:
@@ -94,6 +121,26 @@ def _marked_graph(schedules: Mapping[int, Schedule]) -> tuple[list[tuple[int, in
         if kind == SEND:
             edges.append((number[other] + 1, number[key] + 1, 0))
     return steps, edges, whole
+
+
+def _counted_anew(count: int, edges: list[Edge]) -> list[Edge]:
+    """The same graph with each node's iterations counted from another one, so that no edge has less than no token.
+
+    A lag in the native order gives such edges; tokens of cycles stay as they are.
+    """
+    shift = [0] * count
+    for _ in range(count + 1):
+        changed = False
+        for a, b, tokens in edges:
+            if shift[a] - tokens > shift[b]:
+                shift[b], changed = shift[a] - tokens, True
+        if not changed:
+            return [(a, b, tokens + shift[b] - shift[a]) for a, b, tokens in edges]
+    raise ScheduleError("the native order and the waits form a cycle with less than no token")
+
+
+def _native_steps(s: Schedule) -> list[int]:
+    return [step for step, kind in enumerate(s.kind.tolist()) if kind >= NATIVE_REDUCE]
 
 
 def check_marked_graph(schedules: Mapping[int, Schedule]) -> None:
@@ -106,6 +153,7 @@ def check_marked_graph(schedules: Mapping[int, Schedule]) -> None:
     """
     steps, edges, whole = _marked_graph(schedules)
     count = 2 * len(steps)
+    edges = _counted_anew(count, edges)
     stuck = _on_cycle(count, [(a, b) for a, b, tokens in edges if not tokens])
     if stuck is None and whole:
         component = _components(count, [(a, b) for a, b, _ in edges])
@@ -208,11 +256,14 @@ def pipelined_seconds(schedules: Mapping[int, Schedule], seconds: Callable[[Sche
         at = 2 * i + (schedules[rank].kind[step] == RECV)
         cost[at] = seconds(schedules[rank], step)
     count = max((schedules[rank].iterations(step) for rank, step in steps), default=1)
-    first = _longest_path(len(cost), [(a, b) for a, b, tokens in edges if not tokens], cost)
-    return first + (count - 1) * (cycle_ratio(len(cost), edges, cost) if count > 1 else 0.0)
+    first = longest_path(len(cost), [(a, b) for a, b, tokens in edges if not tokens], cost)
+    if count == 1:
+        return first
+    return first + (count - 1) * cycle_ratio(len(cost), edges, cost)
 
 
-def _longest_path(count: int, edges: list[tuple[int, int]], cost: list[float]) -> float:
+def longest_path(count: int, edges: list[tuple[int, int]], cost: list[float]) -> float:
+    """The largest sum of node costs along any path; the edges form no cycle."""
     after: list[list[int]] = [[] for _ in range(count)]
     missing = [0] * count
     for a, b in edges:

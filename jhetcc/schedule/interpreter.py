@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,15 +12,26 @@ from .expected import ZERO, contributions
 from .graph import check_live
 from .operation import DTYPES, OPS, Operation
 from .program import Event, Program, ScheduleError
-from .value import COPY, INPUT, OUTPUT, RECV, REDUCE, SCRATCH, SEND, Schedule
+from .terms import UNDEFINED, ZERO_TERM, Terms
+from .value import (
+    COPY,
+    INPUT,
+    NATIVE_ALL_REDUCE,
+    NATIVE_BROADCAST,
+    NATIVE_REDUCE,
+    OUTPUT,
+    RECV,
+    REDUCE,
+    SCRATCH,
+    SEND,
+    Schedule,
+)
 from .values import numpy_dtype, reduce_terms
 
 __all__ = ["Proof", "ScheduleError", "prove", "run"]
 
 Operations = Operation | Mapping[int, Operation]
 Schedules = Sequence[Schedule] | Mapping[int, Schedule]
-
-_UNDEFINED, _ZERO_TERM = 0, 1
 
 
 @dataclass(frozen=True)
@@ -30,23 +41,29 @@ class Proof:
     Attributes:
       events: iterations of all steps of all ranks.
       orders: the orders of ranks in which elements are reduced.
+      terms: of each rank and output element, how it was reduced: ``("input", rank, element)``, ``("zero",)``,
+        ``("reduce", final, ...)``, or ``("native", ...)`` with the members' contributions in the circle's order. Equal
+        terms are equal bits, so plans that promise the same bits have equal terms.
     """
 
     events: int
     orders: frozenset[tuple[int, ...]]
+    terms: Mapping[int, tuple] = field(default_factory=dict, repr=False)
 
 
-def prove(operation: Operations, schedules: Schedules, *, in_place: bool | None = None) -> Proof:
+def prove(operation: Operations, schedules: Schedules, *, in_place: bool | None = None, uniform: bool = False) -> Proof:
     """Proves that schedules do an operation, in every legal interleaving.
 
     Every output element holds exactly the right contributions once, reduced in one order on all ranks, f16 and bf16 in
-    one step; nothing is read that nothing wrote; no two accesses race; every message has two sides of one length; it
-    never gets stuck; each rank's completion depends on each rank's start (not for point to point).
+    one step (whose operands may be reductions by a vendor's library); nothing is read that nothing wrote; no two
+    accesses race; every message has two sides of one length, every native call all its members; it never gets stuck;
+    each rank's completion depends on each rank's start (not for point to point).
 
     Args:
       operation: what they should do; for point to point one for each rank.
       schedules: of each rank, by rank; for point to point a mapping may leave ranks out.
       in_place: whether input and output are the same memory; None proves both where their sizes are equal.
+      uniform: whether the vendors' libraries promise that an all-reduce has the same bits on all members.
 
     Raises:
       ScheduleError: what is wrong, and where.
@@ -66,13 +83,15 @@ def prove(operation: Operations, schedules: Schedules, *, in_place: bool | None 
     if not next(iter(operations.values())).is_point_to_point:
         _check_agreement(program)
     orders: set[tuple[int, ...]] = set()
+    terms: dict[int, tuple] = {}
     before = program.before()
     for same in (False, True) if in_place is None else (in_place,):
         if same and in_place is None and not any(s.input_bytes == s.output_bytes for s in held.values()):
             continue
         _check_races(program, before, same)
-        orders |= _check_terms(program, operations, same)
-    return Proof(len(program.events), frozenset(orders))
+        found, terms = _check_terms(program, operations, same, uniform)
+        orders |= found
+    return Proof(len(program.events), frozenset(orders), terms)
 
 
 def run(
@@ -113,7 +132,8 @@ def run(
         s = held[event.rank]
         dtype = names[s.type]
         terms = [np.frombuffer(source.tobytes(), numpy_dtype(dtype)) for source in sources]
-        result = reduce_terms(terms, dtype, ops[s.op], s.size if event.final and ops[s.op] == "mean" else 0)
+        divisor = s.size if event.final and ops[s.op] == "mean" else 0  # a library sums
+        result = reduce_terms(terms, dtype, ops[s.op], divisor)
         return np.frombuffer(result.tobytes(), np.uint8)
 
     _execute(program, program.order if seed is None else program.shuffled(seed), memories, 1, reduce, 0)
@@ -142,12 +162,16 @@ def _execute(program: Program, order, memories, unit: int, reduce, zero, look=No
     flying: dict[int, np.ndarray] = {}
     for number in order:
         event = program.events[number]
-        memory = memories[event.rank]
 
-        def slot(place, length=event.length, memory=memory):
+        def slot(place, event=event):
             buffer, offset = place
-            return memory[buffer][offset // unit : (offset + length) // unit]
+            return memories[event.rank][buffer][offset // unit : (offset + event.length) // unit]
 
+        if number in program.call_of:
+            events = program.calls[program.call_of[number]]
+            if number == events[0]:
+                _execute_native([program.events[one] for one in events], slot, reduce, look)
+            continue
         arrived = [flying.pop(program.partner[number])] if event.kind == RECV else []
         read = arrived or [slot(place) for place in event.sources]
         if look is not None:
@@ -160,6 +184,19 @@ def _execute(program: Program, order, memories, unit: int, reduce, zero, look=No
         # A fill reads nothing and writes zeros; the others have one value.
         result = reduce(event, read) if event.kind == REDUCE else [*read, zero][0]
         slot(event.target)[...] = np.array(result)
+
+
+def _execute_native(members: list[Event], slot, reduce, look) -> None:
+    """One call of a vendor's library: all sources are read, then all targets are written."""
+    reading = [(event, [np.array(slot(place, event)) for place in event.sources]) for event in members]
+    for event, values in reading:
+        if look is not None:
+            for value in values:
+                look(event, value)
+    values = [value for _, found in reading for value in found]
+    for event in members:
+        if event.target is not None:
+            slot(event.target, event)[...] = values[0] if event.kind == NATIVE_BROADCAST else reduce(event, values)
 
 
 def _check_header(operation: Operation, rank: int, s: Schedule, held: Mapping[int, Schedule]) -> None:
@@ -195,6 +232,8 @@ def _check_races(program: Program, before: list[int], same: bool) -> None:
             spans = [(INPUT if both and place[0] == OUTPUT else place[0], place[1], write) for place, write in places]
             if event.kind == COPY and spans[0][:2] == spans[1][:2]:
                 continue  # onto itself: moves nothing
+            if event.kind == NATIVE_BROADCAST and len(spans) == 2 and spans[0][:2] == spans[1][:2]:
+                spans.pop()  # in place at the root: only read
             rows += [(buffer, offset, offset + event.length, number, write) for buffer, offset, write in spans]
         if not rows:
             continue
@@ -214,51 +253,32 @@ def _check_races(program: Program, before: list[int], same: bool) -> None:
                     )
 
 
-class _Terms:
-    """Terms by number: equal terms have equal numbers."""
-
-    def __init__(self):
-        self.numbers: dict[tuple, int] = {}
-        self.terms: list[tuple] = [("undefined",), ("zero",)]
-
-    def number(self, term: tuple) -> int:
-        if term not in self.numbers:
-            self.numbers[term] = len(self.terms)
-            self.terms.append(term)
-        return self.numbers[term]
-
-    def leaves(self, number: int, top: bool = True) -> list[tuple[int, int]]:
-        """The contributions in a term, in the order they were reduced; only the outermost reduction is final."""
-        kind, *rest = self.terms[number]
-        if kind == "input":
-            return [(rest[0], rest[1])]
-        if kind != "reduce":
-            raise ScheduleError(f"a reduction holds {kind}")
-        if rest[0] != top:
-            raise ScheduleError("a reduction is final before it is complete, or complete and not final")
-        return [leaf for part in rest[1:] for leaf in self.leaves(part, False)]
-
-
-def _check_terms(program: Program, operations: Mapping[int, Operation], same: bool) -> set[tuple[int, ...]]:
+def _check_terms(
+    program: Program, operations: Mapping[int, Operation], same: bool, uniform: bool
+) -> tuple[set[tuple[int, ...]], dict[int, tuple]]:
     unit = next(iter(operations.values())).itemsize
-    terms, memories = _Terms(), {}
+    terms, memories = Terms(), {}
     for rank, s in program.schedules.items():
         for name in ("length", "target_offset", "source_offset"):
             if np.any(getattr(s, name) % unit):
                 raise ScheduleError(f"rank {rank}: a {name} splits an element of {unit} bytes")
         own = [terms.number(("input", rank, e)) for e in range(s.input_bytes // unit)]
-        memories[rank] = _memory(s, np.array(own, np.int64), same, _UNDEFINED, np.int64, unit)
-        memories[rank][SCRATCH] = np.full(-(-s.scratch_bytes // unit), _UNDEFINED, np.int64)
+        memories[rank] = _memory(s, np.array(own, np.int64), same, UNDEFINED, np.int64, unit)
+        memories[rank][SCRATCH] = np.full(-(-s.scratch_bytes // unit), UNDEFINED, np.int64)
 
     def reduce(event: Event, sources: list[np.ndarray]) -> np.ndarray:
         rows = zip(*(source.tolist() for source in sources), strict=True)
-        return np.array([terms.number(("reduce", event.final, *row)) for row in rows], np.int64)
+        head: tuple = ("reduce", event.final)
+        if event.kind >= NATIVE_REDUCE:
+            own = event.kind == NATIVE_ALL_REDUCE and not uniform  # then each member may have bits of its own
+            head = ("native", event.rank if own else None)
+        return np.array([terms.number((*head, *row)) for row in rows], np.int64)
 
     def look(event: Event, value: np.ndarray) -> None:
-        if np.any(value == _UNDEFINED):
+        if np.any(value == UNDEFINED):
             raise ScheduleError(f"{event.text()} reads what nothing wrote")
 
-    _execute(program, program.order, memories, unit, reduce, _ZERO_TERM, look)
+    _execute(program, program.order, memories, unit, reduce, ZERO_TERM, look)
     orders: set[tuple[int, ...]] = set()
     agreed: dict[int, int] = {}
     for rank, operation in operations.items():
@@ -270,14 +290,15 @@ def _check_terms(program: Program, operations: Mapping[int, Operation], same: bo
                 orders.add(order)
             if operation.is_all_reduce and agreed.setdefault(e, number) != number:
                 raise ScheduleError(f"{where} is reduced in another order than on the first rank")
-    return orders
+    whole = {rank: tuple(terms.whole(n) for n in memories[rank][OUTPUT].tolist()) for rank in operations}
+    return orders, whole
 
 
-def _check_element(terms: _Terms, operation: Operation, number: int, pairs, where: str) -> tuple[int, ...]:
-    if number == _UNDEFINED:
+def _check_element(terms: Terms, operation: Operation, number: int, pairs, where: str) -> tuple[int, ...]:
+    if number == UNDEFINED:
         raise ScheduleError(f"{where}: nothing wrote it")
     if pairs == ZERO:
-        if number != _ZERO_TERM:
+        if number != ZERO_TERM:
             raise ScheduleError(f"{where} is {terms.terms[number]}, not zero")
         return ()
     if operation.reduction == "none" or len(pairs) == 1:
@@ -290,6 +311,8 @@ def _check_element(terms: _Terms, operation: Operation, number: int, pairs, wher
         raise ScheduleError(f"{where}: {error}") from None
     if sorted(leaves) != sorted(pairs):
         raise ScheduleError(f"{where} holds (rank, element) {leaves}, not {list(pairs)}")
-    if operation.dtype in ("f16", "bf16") and len(terms.terms[number]) != 2 + len(pairs):
+    if operation.reduction == "mean" and terms.terms[number][0] != "reduce":
+        raise ScheduleError(f"{where}: nothing divided the mean")
+    if operation.dtype in ("f16", "bf16") and terms.stores_partial(number):
         raise ScheduleError(f"{where}: {operation.dtype} must be reduced in one step")
     return tuple(rank for rank, _ in leaves)

@@ -4,7 +4,8 @@
 An event is one iteration of one step: it starts, then completes. Its sources are read and its target is written in
 between. Ordered are only: a dependency's completion before the start; a send's start before its receive's completion.
 Not ordered, since a send may be copied away: a receive before its send's completion. Iterations of one step are not
-ordered by themselves.
+ordered by themselves. A native call starts on each member by itself; it completes on a member only after those have
+started whose contributions it needs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from typing import NamedTuple
 import numpy as np
 
 from .binary import validate
-from .value import KIND_NAMES, RECV, SEND, WHOLE, Place, Schedule
+from .value import (
+    KIND_NAMES,
+    NATIVE_BROADCAST,
+    NATIVE_REDUCE,
+    RECV,
+    SEND,
+    WHOLE,
+    Circle,
+    Place,
+    Schedule,
+)
 
 __all__ = ["Event", "Program", "ScheduleError"]
 
@@ -49,6 +60,8 @@ class Program:
       events: all of them; an event's number is its place here.
       waits: for each event, the events whose completion its start waits for.
       partner: for a send its receive and the other way round, else -1.
+      calls: native calls, each as the events of its members in the circle's order; call_of: an event's call, if any.
+      native: for each rank its native events, in the order they are issued.
       order: an order in which they can run one after the other.
 
     Raises:
@@ -70,6 +83,10 @@ class Program:
             self._unroll(rank, schedule)
         self.partner = [-1] * len(self.events)
         self._match()
+        self.calls: list[list[int]] = []
+        self.call_of: dict[int, int] = {}
+        self.native: dict[int, list[int]] = {}
+        self._match_native()
         self.order = self._sort()
 
     def _unroll(self, rank: int, s: Schedule) -> None:
@@ -81,9 +98,10 @@ class Program:
             self.first[rank, step] = starts[step]
             kind, length, count = int(s.kind[step]), int(s.length[step]), counts[step]
             sources, target, dependencies = s.sources(step), s.target(step), s.dependencies(step)
+            writes = kind != SEND and not (kind == NATIVE_REDUCE and int(s.peer[step]) != rank)
             for i in range(count):
                 places = tuple((place.buffer, _at(place, i, chunk)) for place in sources)
-                goal = None if kind == SEND else (target.buffer, _at(target, i, chunk))
+                goal = (target.buffer, _at(target, i, chunk)) if writes else None
                 part = min(chunk, length - i * chunk)
                 self.events.append(Event(rank, step, i, kind, places, goal, part, bool(s.final[step])))
                 waits: list[int] = []
@@ -113,12 +131,51 @@ class Program:
             for i in range(a.iterations(both[SEND][1])):
                 self.partner[send + i], self.partner[recv + i] = recv + i, send + i
 
+    def _match_native(self) -> None:
+        issued: dict[Circle, dict[int, list[int]]] = {}
+        for rank, s in self.schedules.items():
+            circles = s.circles
+            self.native[rank] = [self.first[rank, step] + i for step, i in s.native_order()]
+            for event in self.native[rank]:
+                circle = circles[int(s.stream[self.events[event].step])]
+                issued.setdefault(circle, {}).setdefault(rank, []).append(event)
+        for circle, by_rank in issued.items():
+            counts = {member: len(by_rank.get(member, [])) for member in circle.members}
+            if len(set(counts.values())) > 1:
+                raise ScheduleError(f"the members of native circle {circle} make different numbers of calls: {counts}")
+            for events in zip(*(by_rank[member] for member in circle.members), strict=True):
+                heads = {self._head(event) for event in events}
+                if len(heads) > 1:
+                    raise ScheduleError(f"{self.events[events[0]].text()}: members make different calls: {heads}")
+                self.call_of.update(dict.fromkeys(events, len(self.calls)))
+                self.calls.append(list(events))
+
+    def _head(self, event: int) -> tuple[str, int, int, int]:
+        e = self.events[event]
+        return KIND_NAMES[e.kind], int(self.schedules[e.rank].peer[e.step]), e.length, e.iteration
+
+    def needed(self, event: int) -> list[int]:
+        """For a native event: the members' events whose contributions its completion needs."""
+        e, members = self.events[event], self.calls[self.call_of[event]]
+        root = int(self.schedules[e.rank].peer[e.step])
+        if e.kind == NATIVE_REDUCE and e.rank != root:
+            return [event]
+        if e.kind == NATIVE_BROADCAST:
+            return [event, *(m for m in members if self.events[m].rank == root)]
+        return members
+
     def _sort(self, generator: np.random.Generator | None = None) -> list[int]:
         missing = [len(waits) for waits in self.waits]
         after: list[list[int]] = [[] for _ in self.events]
+        # A native call runs as a whole: its first member's event waits for what all members wait for.
+        whole = {event: events[0] for events in self.calls for event in events}
+        rest = {events[0]: events[1:] for events in self.calls}
         for event, waits in enumerate(self.waits):
             for on in waits:
-                after[on].append(event)
+                after[on].append(whole.get(event, event))
+            if whole.get(event, event) != event:
+                missing[whole[event]] += len(waits)
+                missing[event] = 1
         for event, e in enumerate(self.events):
             if e.kind == RECV:
                 missing[event] += 1
@@ -128,12 +185,14 @@ class Program:
         while ready:
             if generator is not None:
                 ready.rotate(int(generator.integers(len(ready))))
-            event = ready.popleft()
-            order.append(event)
-            for other in after[event]:
-                missing[other] -= 1
-                if not missing[other]:
-                    ready.append(other)
+            first = ready.popleft()
+            for event in (first, *rest.get(first, ())):
+                order.append(event)
+                missing[event] = 0
+                for other in after[event]:
+                    missing[other] -= 1
+                    if not missing[other]:
+                        ready.append(other)
         if len(order) < len(self.events):
             stuck = next(event for event, count in enumerate(missing) if count)
             raise ScheduleError(f"{self.events[stuck].text()} waits for itself, by way of others")
@@ -145,33 +204,44 @@ class Program:
 
     def before(self) -> list[int]:
         """For each event a set (bits of an int) of the events that have completed whenever it starts."""
-        starts, ends = [0] * len(self.events), [0] * len(self.events)
-        for event in self.order:
-            known = 0
-            for on in self.waits[event]:
-                known |= ends[on] | (1 << on)
-            starts[event] = known
-            if self.events[event].kind == RECV:
-                known |= starts[self.partner[event]]
-            ends[event] = known
-        return starts
+        return self._known([0] * len(self.events), completed=True)[0]
 
     def heard(self) -> dict[int, int]:
         """For each rank the set (bits) of the ranks that must have started before it completes."""
-        ranks = [1 << event.rank for event in self.events]
+        _, ends = self._known([1 << event.rank for event in self.events], completed=False)
         result = {rank: 1 << rank for rank in self.schedules}
-        ends = [0] * len(self.events)
-        starts = [0] * len(self.events)
-        for event in self.order:
-            known = ranks[event]
-            for on in self.waits[event]:
-                known |= ends[on]
-            starts[event] = known
-            if self.events[event].kind == RECV:
-                known |= starts[self.partner[event]]
-            ends[event] = known
-            result[self.events[event].rank] |= known
+        for event, known in zip(self.events, ends, strict=True):
+            result[event.rank] |= known
         return result
+
+    def _known(self, own: list[int], *, completed: bool) -> tuple[list[int], list[int]]:
+        """What must have happened when each event starts and when it completes, as sets (bits).
+
+        Args:
+          own: what an event's start adds.
+          completed: whether an event adds itself once it has completed.
+        """
+        starts, ends = [0] * len(self.events), [0] * len(self.events)
+
+        def start(event: int) -> None:
+            starts[event] = own[event]
+            for on in self.waits[event]:
+                starts[event] |= ends[on] | (1 << on if completed else 0)
+
+        for event in self.order:
+            call = self.call_of.get(event)
+            if call is None:
+                start(event)
+                ends[event] = starts[event]
+                if self.events[event].kind == RECV:
+                    ends[event] |= starts[self.partner[event]]
+            elif event == self.calls[call][0]:
+                for member in self.calls[call]:
+                    start(member)
+                for member in self.calls[call]:
+                    for other in self.needed(member):
+                        ends[member] |= starts[other]
+        return starts, ends
 
 
 def _at(place: Place, iteration: int, chunk: int) -> int:

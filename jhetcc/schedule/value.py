@@ -19,6 +19,9 @@ __all__ = [
     "COPY",
     "FILL",
     "INPUT",
+    "NATIVE_ALL_REDUCE",
+    "NATIVE_BROADCAST",
+    "NATIVE_REDUCE",
     "OUTPUT",
     "RECV",
     "REDUCE",
@@ -32,10 +35,11 @@ __all__ = [
 ]
 
 SEND, RECV, REDUCE, COPY, FILL = range(5)
+NATIVE_REDUCE, NATIVE_BROADCAST, NATIVE_ALL_REDUCE = range(5, 8)  # calls of a vendor's library
 INPUT, OUTPUT, SCRATCH = range(3)
 WHOLE = -1  # distance: all iterations of that step
 
-KIND_NAMES = ("send", "recv", "reduce", "copy", "fill")
+KIND_NAMES = ("send", "recv", "reduce", "copy", "fill", "native_reduce", "native_broadcast", "native_all_reduce")
 BUFFER_NAMES = ("input", "output", "scratch")
 
 
@@ -70,7 +74,17 @@ STEP_COLUMNS = {
 }
 SOURCE_COLUMNS = {"source_buffer": "<u1", "source_offset": "<i8", "source_wrap": "<i4"}
 DEPENDENCY_COLUMNS = {"dependency_step": "<i4", "dependency_distance": "<i4"}
-COLUMNS = {**STEP_COLUMNS, **SOURCE_COLUMNS, **DEPENDENCY_COLUMNS}
+# Only in schedules with native steps: per circle, and per member of one.
+CIRCLE_COLUMNS = {"circle_lag": "<u2", "circle_end": "<i4"}
+MEMBER_COLUMNS = {"circle_rank": "<i4"}
+COLUMNS = {**STEP_COLUMNS, **SOURCE_COLUMNS, **DEPENDENCY_COLUMNS, **CIRCLE_COLUMNS, **MEMBER_COLUMNS}
+
+
+class Circle(NamedTuple):
+    """The ranks of one vendor's communicator, and how many iterations its calls come late in the native order."""
+
+    members: tuple[int, ...]
+    lag: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,6 +99,12 @@ class Schedule:
       kind .. dependencies_end: one entry for each step.
       source_buffer .. source_wrap: sources; those of step k begin where those of step k-1 end.
       dependency_step, dependency_distance: dependencies, likewise.
+      circle_lag, circle_end, circle_rank: circles of native steps, likewise; a native step's stream is its circle's
+        number, its peer the root.
+
+    Native steps. All members of a circle call the same collective together. A rank makes its native calls one after the
+    other, ordered by (iteration + lag of the circle, step), so that all ranks agree on one order and the last stage of
+    one chunk does not hold up the first stage of the next.
     """
 
     size: int
@@ -111,6 +131,25 @@ class Schedule:
     source_wrap: np.ndarray
     dependency_step: np.ndarray
     dependency_distance: np.ndarray
+    circle_lag: np.ndarray = field(default_factory=lambda: np.empty(0, "<u2"))
+    circle_end: np.ndarray = field(default_factory=lambda: np.empty(0, "<i4"))
+    circle_rank: np.ndarray = field(default_factory=lambda: np.empty(0, "<i4"))
+
+    @property
+    def circles(self) -> list[Circle]:
+        ends = self.circle_end.tolist()
+        members = self.circle_rank.tolist()
+        begins = [0, *ends][:-1]
+        return [
+            Circle(tuple(members[a:b]), lag) for a, b, lag in zip(begins, ends, self.circle_lag.tolist(), strict=True)
+        ]
+
+    def native_order(self) -> list[tuple[int, int]]:
+        """The native calls as (step, iteration), in the order they are made."""
+        lags = self.circle_lag.tolist()
+        native = np.flatnonzero(self.kind >= NATIVE_REDUCE).tolist()
+        calls = [(i + lags[int(self.stream[step])], step, i) for step in native for i in range(self.iterations(step))]
+        return [(step, i) for _, step, i in sorted(calls)]
 
     @property
     def steps(self) -> int:
@@ -173,6 +212,8 @@ class Schedule:
             f"rank {self.rank} of {self.size}: input {self.input_bytes}, output {self.output_bytes}, "
             f"scratch {self.scratch_bytes}, chunk {self.chunk_bytes} bytes, plan {self.plan_hash:016x}"
         ]
+        for number, circle in enumerate(self.circles):
+            lines.append(f"circle {number}: ranks {' '.join(map(str, circle.members))}, lag {circle.lag}")
         for step in range(self.steps):
             kind = int(self.kind[step])
             words = [f"{step:4d}  {KIND_NAMES[kind]:6s} {int(self.length[step]):>10d} B x{self.iterations(step):<4d}"]
@@ -180,6 +221,9 @@ class Schedule:
                 words.append(
                     f"{'to' if kind == SEND else 'from'} {int(self.peer[step])} stream {int(self.stream[step])}"
                 )
+            if kind >= NATIVE_REDUCE:
+                root = f" root {int(self.peer[step])}" if kind != NATIVE_ALL_REDUCE else ""
+                words.append(f"circle {int(self.stream[step])}{root}")
             if kind != SEND:
                 words.append(f"{self.target(step).text()} <-" if kind != FILL else f"{self.target(step).text()} <- 0")
             words += [" ".join(place.text() for place in self.sources(step))]
@@ -207,6 +251,7 @@ class Plan:
       algorithm: name of the method.
       chunk_bytes: bytes of one iteration.
       build: makes one rank's schedule; not part of the value.
+      detail: what else the method depends on (clusters and their shares); empty where nothing.
     """
 
     operation: Operation
@@ -214,6 +259,7 @@ class Plan:
     algorithm: str
     chunk_bytes: int
     build: Callable[[Plan, int], Schedule] = field(compare=False, repr=False)
+    detail: str = field(default="", repr=False)
 
     @property
     def hash(self) -> int:
@@ -222,7 +268,8 @@ class Plan:
         what = op.text()
         if op.is_point_to_point:
             what = f"message({op.dtype}[{','.join(map(str, op.dims))}], tag={op.tag})"
-        return fnv1a(f"{what}|{self.size}|{self.algorithm}|{self.chunk_bytes}".encode())
+        more = f"|{self.detail}" if self.detail else ""
+        return fnv1a(f"{what}|{self.size}|{self.algorithm}|{self.chunk_bytes}{more}".encode())
 
     def expand(self, rank: int) -> Schedule:
         """The schedule of one rank.

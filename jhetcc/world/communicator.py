@@ -9,7 +9,8 @@ import numpy as np
 
 from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
-from jhetcc.planner import Layout
+from jhetcc.planner import Layout, explain, shapes
+from jhetcc.schedule import Operation
 from jhetcc.topology import Cluster, form_clusters
 from jhetcc.world.raw import RawCalls
 
@@ -43,8 +44,9 @@ class Communicator(RawCalls):
         owned = range(world.first_rank, world.first_rank + world.local_count)
         self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
         self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
-        self.layout = Layout(tuple(world.host_of(rank) for rank in world_ranks))
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
+        # The core calls no vendor's library: the native stage of every cluster is our own schedule.
+        self.layout = Layout(tuple(world.host_of(rank) for rank in world_ranks), clusters=shapes(self.clusters))
 
     def __repr__(self) -> str:
         return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"
@@ -218,23 +220,33 @@ class Communicator(RawCalls):
         }
 
     def explain(self, operation: str) -> str:
-        """Why an operation runs as it does: candidates with predicted times, and the choice.
+        """Why an operation runs as it does: candidates with predicted times, the choice, its stages, border ranks and
+        bytes between clusters or hosts, what is bounced through host memory, and the paths of this process.
 
         Args:
           operation: text as in errors, e.g. ``"psum(f32[1024])"``.
+
+        Raises:
+          BadArgumentError: the text does not fit this communicator.
+
+        Example:
+          >>> import jhetcc
+          >>> comm = jhetcc.init(num_processes=1, devices=2)
+          >>> print(comm.explain("psum(f32[1024])").splitlines()[0])
+          psum(f32[1024]) on 'world' (2 ranks on 1 host(s))
+          >>> comm.close()
         """
         try:
-            found = self._world.planner.candidates(operation, self.layout)
             plan = self._world.planner.plan(operation, self.layout)
+            report = explain(
+                Operation.parse(operation), self.layout, algorithm=plan.algorithm, chunk_bytes=plan.chunk_bytes
+            )
         except ValueError as why:
             raise BadArgumentError(str(why), code="bad_argument") from None
         lines = [f"{operation} on {self.name!r} ({self.size} ranks on {len(set(self.layout.hosts))} host(s))"]
-        for algorithm, seconds in found:
-            mark = "->" if algorithm == plan.algorithm else "  "
-            lines.append(f"{mark} {algorithm:<18} {seconds * 1e6:12.1f} us predicted")
-        lines.append(f"   chunks of {plan.chunk_bytes} bytes")
+        lines += report.text().splitlines()
         for rank in self._world.process.status():
-            lines += [f"   path {text}" for _, text in sorted(rank["paths"].items())]
+            lines += [f"  path {text}" for _, text in sorted(rank["paths"].items())]
         return "\n".join(lines)
 
 

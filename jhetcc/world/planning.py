@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from jhetcc.config import Options
-from jhetcc.planner import ALGORITHMS, Layout, candidates, plan
+from jhetcc.planner import Layout, plan, why_unfit
 from jhetcc.schedule import Operation, Plan
 
 __all__ = ["Planner", "planned"]
@@ -25,7 +25,7 @@ def planned(text: str, layout: Layout, algorithm: str | None, chunk_bytes: int |
     """
     operation = Operation.parse(text)
     operation.check(layout.size)
-    if algorithm is not None and ALGORITHMS[algorithm].fits(operation, layout.size) is not None:
+    if algorithm is not None and why_unfit(algorithm, operation, layout) is not None:
         algorithm = None
     if chunk_bytes is not None and operation.itemsize:
         chunk_bytes = max(chunk_bytes // operation.itemsize, 1) * operation.itemsize
@@ -53,9 +53,6 @@ class Planner:
 
     def plan(self, text: str, layout: Layout) -> Plan:
         return planned(text, layout, self._options.algorithm, self._options.chunk_bytes)
-
-    def candidates(self, text: str, layout: Layout) -> list[tuple[str, float]]:
-        return candidates(Operation.parse(text), layout)
 
     def warm(self, name: str, epoch: int, text: str) -> None:
         """Plans an operation and hands the local schedules to the core; again is cheap.

@@ -40,6 +40,15 @@ def test_unknown_command_gets_a_suggestion(capsys):
         ["plan", "psum(f32[4])", "--ranks", "0"],
         ["plan", "psum of something", "--ranks", "2"],
         ["plan", "psum(f32[4])", "--ranks", "2", "--algorithm", "magic"],
+        ["plan", "psum(f32[4])"],
+        ["plan", "psum(f32[4])", "--ranks", "2", "--clusters", "1,1"],
+        ["plan", "psum(f32[4])", "--clusters", "2,0"],
+        ["plan", "psum(f32[4])", "--clusters", "2", "--vendors", "a,b"],
+        ["plan", "psum(f32[4])", "--ranks", "2", "--vendors", "a"],
+        ["plan", "psum(f32[4])", "--topology", "/nonexistent"],
+        ["plan", "psum", "64 bananas", "--clusters", "2,2"],
+        ["plan", "send", "64MiB", "--clusters", "2,2"],
+        ["plan", "psum", "64MiB", "--clusters", "2,2", "--profile", "/nonexistent"],
     ],
 )
 def test_wrong_use_is_one_line(words, capsys):
@@ -72,6 +81,28 @@ def test_plan(capsys):
     assert cli.main(["plan", "psum(f32[8])", "--ranks", "2", "--print"]) == 0
     out = capsys.readouterr().out
     assert "predicted" in out and "psum(f32[8]) on 2 ranks by" in out and "send" in out
+
+
+def test_plan_over_clusters(capsys, tmp_path):
+    assert cli.main(["plan", "psum", "64MiB", "--clusters", "4,4", "--vendors", "nccl,"]) == 0
+    out = capsys.readouterr().out
+    assert "psum(f32[16777216]) on 8 ranks" in out and "bounced through host memory: 0 bytes" in out
+    for words in ("all_gather 1kb", "reduce 1kb", "scatter 1kb", "ppermute 1kb --dtype bf16", "psum_scatter 1kb"):
+        assert cli.main(["plan", *words.split(), "--clusters", "2,1", "--algorithm", "hierarchical"]) == 0
+        assert "border of cluster 1: rank 2" in capsys.readouterr().out
+    machines = tmp_path / "topology.json"
+    machines.write_text(
+        '{"jhetcc_topology": 1, "hosts": [{"name": "a", "devices": [{"name": "g[0-1]", "vendor": "amd"}], "nics": [{"name": "e"}]},'
+        ' {"name": "b", "devices": [{"name": "g[0-2]", "vendor": "nvidia"}], "nics": [{"name": "e"}]}]}'
+    )
+    words = ["plan", "psum", "64MiB", "--topology", str(machines), "--algorithm", "hierarchical"]
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert "3 ranks by nccl" in out and "border of cluster 1: rank 2 by b/e, 100.0% of its bytes" in out
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"form": 1, "tcp": {"alpha": 1.0, "beta": 1e-9}}')
+    assert cli.main(["plan", "psum", "64MiB", "--clusters", "4,4", "--profile", str(profile)]) == 0
+    assert "us predicted" in capsys.readouterr().out
 
 
 def test_doctor_names_what_it_checks(capsys):

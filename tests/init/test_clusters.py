@@ -3,6 +3,7 @@
 
 import os
 
+import numpy as np
 import pytest
 from process_worker import here
 
@@ -82,5 +83,42 @@ def test_a_lone_process(monkeypatch):
     comm = jhetcc.init(num_processes=1, devices=2)
     try:
         assert comm.clusters == (cpus("alone", 0, 1),)
+    finally:
+        comm.close()
+
+
+def case_planned(labels):
+    """Runs over the clusters its labels make, and returns what explain says."""
+    from jhetcc.schedule import Operation, run
+
+    os.environ["JHETCC_CLUSTER"] = labels[here()["process_id"]]
+    os.environ["JHETCC_ALGORITHM"] = "hierarchical"
+    comm = jhetcc.init(**here(), timeout=30)
+    try:
+        operation = Operation("psum", "f32", (5001,))
+        inputs = [np.random.default_rng(rank).normal(size=5001).astype(np.float32) for rank in range(comm.size)]
+        plan = comm._world.planner.plan(operation.text(), comm.layout)
+        want = run(operation, plan.expand_all(), inputs)[comm.rank]
+        assert comm.all_reduce(inputs[comm.rank]).tobytes() == want.tobytes()
+        return comm.explain(operation.text())
+    finally:
+        comm.close()
+        del os.environ["JHETCC_ALGORITHM"], os.environ["JHETCC_CLUSTER"]
+
+
+def test_labels_give_hierarchical_plans(pools):
+    for outcome in pools(1, 1, 1).attempt(case_planned, ("a", "b", "a"), world=False):
+        text = outcome.get()
+        assert "* hierarchical " in text and "psum(f32[5001]) on 3 ranks by hierarchical" in text
+        assert "border of cluster 1: rank 1" in text and "bounced through host memory: 0 bytes" in text
+        assert text.splitlines()[-1].startswith("  path")
+
+
+def test_explain_without_clusters():
+    comm = jhetcc.init(num_processes=1, devices=2)
+    try:
+        assert "* one_shot" in comm.explain("psum(f32[16])")
+        with pytest.raises(jhetcc.BadArgumentError, match="root=2"):
+            comm.explain("broadcast(f32[4], root=2)")
     finally:
         comm.close()

@@ -136,4 +136,6 @@ def test_schedule_and_planner_import_only_what_they_may():
                 elif isinstance(node, ast.ImportFrom) and node.level == 0:
                     assert str(node.module).split(".")[0] in allowed, path
                 elif isinstance(node, ast.ImportFrom):
-                    assert node.level in relatives and (node.level == 1 or node.module == "schedule"), path
+                    assert node.level in relatives and (node.level == 1 or node.module in ("schedule", "topology")), (
+                        path
+                    )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Raw calls of every rank against numpy: the vocabulary of the tests in this folder. Runs in pooled processes."""
 
+import dataclasses
 import hashlib
 
 import ml_dtypes
@@ -270,3 +271,25 @@ def case_interpreter(comm, names, counts, options):
                 }
                 assert len(set(same.values())) == 1, "the ranks' bits differ"
     return sorted(algorithms)
+
+
+def case_clusters(comm, where, nics, names, counts, options):
+    """The tables and the interpreter's bits on a communicator whose ranks are in clusters without a vendor's library.
+
+    Args:
+      where: number of each rank's cluster.
+      nics: NICs of every cluster; with none, every rank is a border.
+    """
+    from jhetcc.planner import ClusterShape, Nic
+
+    child = comm.split(0, name=f"clusters {where} {nics}")
+    cards = tuple(Nic(1e9 * (1 + number)) for number in range(nics))
+    ranks = [tuple(rank for rank, one in enumerate(where) if one == number) for number in sorted(set(where))]
+    shapes = tuple(ClusterShape(members, cards) for members in ranks)
+    child.layout = dataclasses.replace(child.layout, clusters=shapes)
+    try:
+        case_tables(child, names, counts)
+        case_lengths(child, names[:1])
+        return case_interpreter(child, names, counts, options)
+    finally:
+        child.close()

@@ -137,6 +137,8 @@ def test_an_axis_that_never_was_is_not_called_closed(comm):
     with pytest.raises(AbortedError, match="'half' was closed") as caught:
         state.communicator("half")
     assert caught.value.code == "closed"
-    with pytest.raises(BadArgumentError, match=r"no axis or communicator 'wrold': this process has .*'world'") as caught:
+    with pytest.raises(
+        BadArgumentError, match=r"no axis or communicator 'wrold': this process has .*'world'"
+    ) as caught:
         state.communicator("wrold")
     assert caught.value.code == "axis_name"
