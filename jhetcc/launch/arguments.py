@@ -100,7 +100,7 @@ def read_arguments(arguments: Sequence[str]) -> Job:
     values = parser.parse_args(own)
     if values.n is not None and not 1 <= values.n <= _DEVICES_MAX:
         raise _wrong(f"-n {values.n}: write a number of processes from 1 to {_DEVICES_MAX}")
-    if values.timeout is not None and values.timeout <= 0:
+    if values.timeout is not None and not values.timeout > 0:
         raise _wrong(f"--timeout {values.timeout:g}: write a number of seconds above 0")
     if not values.grace >= 0:
         raise _wrong(f"--grace {values.grace:g}: write a number of seconds, or inf")

@@ -147,7 +147,7 @@ class Rendezvous:
                 time.sleep(2 * _POLL_SECONDS)
             except PeerLostError as error:
                 # The store of the previous world closed under us; the new one is about to listen.
-                if self._left() <= 0 or self.launch.process_id == 0:
+                if self._left() <= 0 or self.launch.process_id == 0 or error.code == "init_failed":
                     raise
                 _log.debug("asking the coordinator again: %s", error)
                 time.sleep(_POLL_SECONDS)
@@ -337,7 +337,7 @@ class Rendezvous:
         """Tells the others that this process's ``init()`` failed, if the coordinator still listens."""
         if self._client is not None:
             with contextlib.suppress(Error):
-                text = f"process {self.launch.process_id} on {socket.gethostname()}:{os.getpid()}: {why}"
+                text = f"process {self.launch.process_id} on {socket.gethostname()}:{os.getpid()}: {str(why) or type(why).__name__}"
                 told = {"code": why.code if isinstance(why, Error) else "", "text": text}
                 self._client.set_if_absent("failed", json.dumps(told), _CALL_SECONDS)
                 self._go_on()

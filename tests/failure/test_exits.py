@@ -12,7 +12,7 @@ from process_worker import hear, here, say
 from processes import run_scripts
 
 import jhetcc
-from jhetcc.errors import AbortedError
+from jhetcc.errors import AbortedError, PeerLostError
 
 INTERRUPT = signal.SIGINT
 
@@ -76,6 +76,25 @@ def test_interrupt_of_init(pools):
     for outcome in running.finish():
         assert outcome.get() - sent < 2 + SLACK_S
     running.pool.renew()
+
+
+def case_init_of_four():
+    say("ready")
+    jhetcc.init(**here() | {"num_processes": 4})
+
+
+def test_others_hear_of_an_interrupted_init_at_once(pools):
+    """Not only process 0, and not at the end of init_timeout."""
+    running = pools(1, 1, 1).start(case_init_of_four, world=False, options={"JHETCC_INIT_TIMEOUT": "80s"})
+    running.expect(0, 1, 2, word="ready")
+    running.linger(1)
+    sent = time.monotonic()
+    running.signal(1, INTERRUPT)
+    outcomes = running.finish()
+    running.pool.renew()
+    for outcome in (outcomes[0], outcomes[2]):
+        error = failed(outcome, PeerLostError, "process 1", "KeyboardInterrupt", within=60)
+        assert error.code == "init_failed" and outcome.ended - sent < 2 + SLACK_S
 
 
 # Fork

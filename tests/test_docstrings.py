@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples in docstrings run, and show what really comes out."""
+
+import subprocess
+import sys
+
+RUN = """
+import doctest, importlib, pkgutil
+import jhetcc
+
+ran = 0
+for module in pkgutil.walk_packages(jhetcc.__path__, "jhetcc."):
+    if module.name.rsplit(".", 1)[1] not in ("__main__", "_core"):
+        results = doctest.testmod(importlib.import_module(module.name))
+        assert not results.failed, module.name
+        ran += results.attempted
+print("ran", ran)
+"""
+
+
+def test_examples_in_docstrings():
+    done = subprocess.run([sys.executable, "-P", "-c", RUN], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split("ran")[1]) >= 100
