@@ -194,7 +194,7 @@ uint64_t ShmEndpoint::roomWanted() const {
 bool ShmEndpoint::prepareSleep(bool in_operation) {
   if (!broken_.isOk() || !gone_.isOk()) return has_ended_;
   const bool pulls = std::any_of(fetches_.begin(), fetches_.end(),
-                                 [this](const Fetch& fetch) { return fetch.is_refused || !fetch.isStaged(); });
+                                 [this](const Fetch& fetch) { return fetch.is_refused || !fetch.is_staged; });
   if (pulls) return false;
   const uint64_t wanted = roomWanted();
   is_asleep_ = true;

@@ -66,8 +66,8 @@ class ShmEndpoint final : public Endpoint {
     int64_t spent_ns = 0;  ///< by processors, here and at the peer, on copying
     bool is_refused = false;
     bool is_long = false;  ///< deep in a stream of payloads
-    Road road = Road::kRead;
-    bool isStaged() const { return road != Road::kRead; }
+    bool is_staged = false;
+    Road road = Road::kRead;  ///< the one chosen; where the peer cannot be read, that one is staged, too
   };
   struct Request {
     uint64_t cookie;

@@ -76,7 +76,7 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
   // A long stream of payloads comes from memory rather than from caches: then reading it is the cheapest.
   fetch.is_long = (uint64_t{offer.index} + 1) * offer.length > kStagedStreamMax;
   if (parts_.reads != Reads::kLocal && !fetch.is_long) fetch.road = roads_.choose(fetch.length);
-  if (parts_.reads == Reads::kThroughRing || fetch.isStaged()) {
+  if (parts_.reads == Reads::kThroughRing || fetch.road != Road::kRead) {
     askForStaging(fetch);
     fetches_.push_back(fetch);
     return false;
@@ -103,7 +103,7 @@ Result<bool> ShmEndpoint::fetch(const FrameHeader& offer, void* destination, uin
 
 void ShmEndpoint::askForStaging(Fetch& fetch) {
   stage_in_.populate(false);
-  if (!fetch.isStaged()) fetch.road = Road::kStaged;
+  fetch.is_staged = true;
   queueInternal(kFetchRequest, fetch.cookie, fetch.id, fetch.road == Road::kStagedPastCaches ? kPastCaches : 0);
 }
 
@@ -118,7 +118,7 @@ void ShmEndpoint::cancel(uint64_t token) {
   const Fetch fetch = *found;
   fetches_.erase(found);
   // Nothing reads the offer any more. Where it is staged, the peer finishes that and releases it itself.
-  if (!fetch.isStaged() && !fetch.is_refused) queueInternal(kReleased, fetch.cookie, 0);
+  if (!fetch.is_staged && !fetch.is_refused) queueInternal(kReleased, fetch.cookie, 0);
 }
 
 ShmEndpoint::Pulled ShmEndpoint::pullSlice(Fetch& fetch) {
@@ -185,7 +185,7 @@ void ShmEndpoint::stopReading(const std::string& why) {
   parts_.description = describe(parts_.names, parts_.peer_pid, why);
   JHETCC_LOG(kWarn, "transport", parts_.description + ": the right to read its memory was lost; slower, not wrong");
   for (Fetch& fetch : fetches_) {
-    if (fetch.isStaged()) continue;
+    if (fetch.is_staged) continue;
     fetch.done = 0;
     // Without this an owner that withdrew offers and made new ones could get more requests than it has offers.
     fetch.is_refused = fetch.is_refused || peerSlot(fetch.cookie) == nullptr;
@@ -202,7 +202,7 @@ void ShmEndpoint::continuePulls(EventSink& sink) {
       ++i;
     }
   }
-  const auto fetch = std::find_if(fetches_.begin(), fetches_.end(), [](const Fetch& each) { return !each.isStaged(); });
+  const auto fetch = std::find_if(fetches_.begin(), fetches_.end(), [](const Fetch& each) { return !each.is_staged; });
   if (fetch == fetches_.end() || !gone_.isOk()) return;
   const auto position = static_cast<size_t>(fetch - fetches_.begin());
   const Pulled pulled = pullSlice(*fetch);

@@ -59,7 +59,8 @@ class Stage {
   void populate(bool writing) {
     if (is_populated_) return;
     is_populated_ = true;
-    madvise(data_, kStageBytes, writing ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);  // old kernels: page by page
+    constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // MADV_POPULATE_*, which older C libraries do not name
+    madvise(data_, kStageBytes, writing ? kPopulateWrite : kPopulateRead);  // older kernels: page by page
   }
 
  private:
