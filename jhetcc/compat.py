@@ -35,6 +35,7 @@ if why := version_fit(jax.__version__):  # before the private names below, which
 from jax._src import ad_util, config, core, effects  # noqa: E402
 from jax._src.interpreters import mlir as mlir_internal  # noqa: E402
 from jax._src.interpreters import partial_eval  # noqa: E402
+from jax._src.lax import parallel  # noqa: E402
 from jax.extend.core import Primitive, primitives  # noqa: E402
 from jax.interpreters import batching, mlir  # noqa: E402
 
@@ -82,10 +83,13 @@ def without_varying(aval: Any) -> Any:
 
 def manual_axes() -> tuple[Hashable, ...]:
     """Mesh axes of the enclosing ``shard_map`` whose variation JAX tracks; empty outside, or with ``check_vma=False``."""
-    if not config._check_vma.value:
-        return ()
+    return tuple(mesh_axes()) if config._check_vma.value else ()
+
+
+def mesh_axes() -> dict[Hashable, int]:
+    """Sizes of the mesh axes that the enclosing ``shard_map`` makes manual, in the order of the mesh; empty outside."""
     mesh = jax.sharding.get_abstract_mesh()
-    return tuple(axis for axis in mesh.axis_names if axis in mesh.manual_axes) if not mesh.empty else ()
+    return {} if mesh.empty else {axis: size for axis, size in mesh.shape.items() if axis in mesh.manual_axes}
 
 
 def make_varying(x: Any) -> Any:
@@ -109,6 +113,12 @@ def resized(aval: Any, shape: tuple[int, ...]) -> Any:
     """The aval with another shape: same dtype, same varying axes, no sharding over explicit mesh axes."""
     sharding = aval.sharding.update(spec=jax.sharding.PartitionSpec(*(None,) * len(shape)))
     return aval.update(shape=shape, sharding=sharding)
+
+
+def gather_invariant(x: Any, axes: tuple[Hashable, ...]) -> Any:
+    """``all_gather`` along dimension 0 whose cotangent is equal on all devices and counts once: each takes its own part."""
+    public = getattr(parallel, "all_gather_invariant", None)
+    return (public or parallel._all_gather_invariant)(x, axes, axis=0, tiled=True)
 
 
 def bound_axes() -> dict[Hashable, int]:

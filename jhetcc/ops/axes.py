@@ -7,6 +7,7 @@ the thread that traces.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -25,14 +26,30 @@ class Axes(NamedTuple):
     """An axis name, taken apart.
 
     Attributes:
-      local: axes of a local mesh; XLA's own collective does that part.
+      local: axes of a local mesh or of ``vmap``; XLA's own collective does that part.
       name: name of the communicator.
       size: number of its ranks.
+      mesh: those local axes that belong to the mesh of the enclosing ``shard_map``, in its order.
+      columns: where that mesh has several devices: how many. The communicator is then ``"world"``, and the k-th device of
+        each island meets the k-th of the others.
     """
 
     local: tuple[Hashable, ...]
     name: str
     size: int
+    mesh: tuple[Hashable, ...] = ()
+    columns: int | None = None
+
+    @property
+    def folded(self) -> tuple[Hashable, ...]:
+        """Axes of ``vmap``: reduced on each device."""
+        return tuple(name for name in self.local if name not in self.mesh)
+
+    @property
+    def contributors(self) -> int:
+        """How many values are reduced into one."""
+        bound = compat.bound_axes()
+        return self.size // (self.columns or 1) * math.prod(bound[name] for name in self.local)
 
 
 def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -> Axes:
@@ -75,7 +92,7 @@ def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -
         )
     if local and not hierarchical:
         raise BadArgumentError(
-            f"{function}: a tuple of axes is taken by psum, pmean, pmax, pmin, axis_index and axis_size only, not by "
+            f"{function}: a tuple of axes is taken by reductions to all, axis_index and axis_size only, not by "
             f"{function}; use jax.lax.{function} over {local} and jhetcc.{function} over '{name}' one after the other",
             code="axis_name",
         )
@@ -85,7 +102,24 @@ def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -
             "members may call operations on it",
             code="not_a_member",
         )
-    return Axes(local, name, communicator.size)
+    mesh = compat.mesh_axes()
+    over = tuple(axis for axis in mesh if axis in local)
+    if over:
+        world = state.communicator(WORLD)
+        _check_equal_islands(world.island_sizes, axis_name, function)
+        if math.prod(mesh.values()) > 1:
+            return Axes(local, WORLD, world.size, over, world.island_sizes[0])
+    return Axes(local, name, communicator.size, over)
+
+
+def _check_equal_islands(sizes: tuple[int, ...], axis_name: AxisName, function: str) -> None:
+    if len(set(sizes)) > 1:
+        raise BadArgumentError(
+            f"{function}: {axis_name!r} needs islands of equal size, whose k-th devices meet, and these have "
+            f"{', '.join(map(str, sizes))} ranks. Use '{WORLD}', which holds all local devices already, or start every process "
+            "with equally many devices",
+            code="unequal_islands",
+        )
 
 
 def index_of(value: Any, size: int, what: str, function: str, name: str) -> int:
@@ -105,7 +139,9 @@ def index_of(value: Any, size: int, what: str, function: str, name: str) -> int:
     return index
 
 
-def check_placement(place: compat.Placement, name: str, size: int, operation: str) -> None:
+def check_placement(
+    place: compat.Placement, name: str, size: int, operation: str, columns: int | None = None
+) -> None:
     """Refuses programs whose devices are not the communicator's local ranks.
 
     Raises:
@@ -123,6 +159,12 @@ def check_placement(place: compat.Placement, name: str, size: int, operation: st
         raise BadArgumentError(
             f"{operation} on '{name}': traced for {size} ranks, but the communicator now has {communicator.size}: retrace "
             "(call jax.clear_caches() and build the function anew)",
+            code="retrace",
+        )
+    if columns is not None and set(communicator.island_sizes) != {columns}:
+        raise BadArgumentError(
+            f"{operation} over local axes and '{ISLANDS}': traced for islands of {columns} ranks, but they now have "
+            f"{', '.join(map(str, communicator.island_sizes))}: retrace (call jax.clear_caches() and build the function anew)",
             code="retrace",
         )
     if name == ISLANDS:
@@ -157,5 +199,12 @@ def check_placement(place: compat.Placement, name: str, size: int, operation: st
             f"{operation} on '{name}': the mesh of jax.shard_map must hold exactly this process's {members} member "
             f"device(s) {list(map(str, devices))}, but holds {place.count}"
             + (f": {list(map(str, place.devices))}" if place.devices is not None else ""),
+            code="mesh",
+        )
+    if columns is not None and place.devices is not None and place.devices != devices:
+        raise BadArgumentError(
+            f"{operation} over local axes and '{ISLANDS}': the mesh of jax.shard_map must hold the local devices in the order of "
+            f"their ranks {list(map(str, devices))}, for the k-th of each island meet, but holds {list(map(str, place.devices))}. "
+            "Build it as numpy.array(comm.devices).reshape(...)",
             code="mesh",
         )

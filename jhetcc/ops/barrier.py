@@ -92,7 +92,8 @@ def axis_index(axis_name: AxisName = WORLD) -> jax.Array:
     index = rank_index_p.bind(axis=axes.name, size=axes.size)
     if not axes.local:
         return index
-    return jax.lax.axis_index(axes.local) * axes.size + index
+    columns = axes.columns or 1
+    return jax.lax.axis_index(axes.local) * (axes.size // columns) + index // columns
 
 
 def axis_size(axis_name: AxisName = WORLD) -> int:
@@ -115,8 +116,4 @@ def axis_size(axis_name: AxisName = WORLD) -> int:
       1
       >>> comm.close()
     """
-    axes = resolve(axis_name, "axis_size", hierarchical=True)
-    size = axes.size
-    for name in axes.local:
-        size *= compat.bound_axes()[name]
-    return size
+    return resolve(axis_name, "axis_size", hierarchical=True).contributors

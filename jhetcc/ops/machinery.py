@@ -119,7 +119,7 @@ def describe(name: str, aval: Any | None, params: dict[str, Any]) -> Operation:
     """The operation as a value, from a primitive's parameters."""
     keys = {
         key: params[key]
-        for key in ("op", "root", "perm", "lengths", "to", "from_", "tag")
+        for key in ("op", "root", "perm", "lengths", "to", "from_", "tag", "columns")
         if params.get(key) is not None
     }
     if aval is None:
@@ -132,7 +132,7 @@ def emit(
 ) -> Any:
     """Checks the placement, warms the schedule cache and writes the call."""
     axis = params["axis"]
-    check_placement(compat.placement(context), axis, params["size"], name)
+    check_placement(compat.placement(context), axis, params["size"], name, params.get("columns"))
     text = describe(name, aval, params).text()
     state.communicator(axis).prepare(text)
     attributes = {"operation": text, "communicator": axis, "size": np.int64(params["size"])}

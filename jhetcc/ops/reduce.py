@@ -13,8 +13,8 @@ import jax
 
 from jhetcc import compat
 from jhetcc.errors import BadArgumentError
-from jhetcc.ops import trees, wire
-from jhetcc.ops.axes import WORLD, Axes, AxisName, index_of, resolve
+from jhetcc.ops import islands, trees, wire
+from jhetcc.ops.axes import WORLD, AxisName, index_of, resolve
 from jhetcc.ops.exchange import broadcast_p
 from jhetcc.ops.machinery import bind, define
 
@@ -35,6 +35,8 @@ pprod_p = define(
 psum_invariant_p = define(
     "psum_invariant", transpose=lambda ct, **_: compat.make_varying(ct), result=compat.without_varying, in_place=True
 )
+# The same of a shard, which differs from device to device.
+psum_invariant_shard_p = define("psum_invariant", transpose=lambda ct, **_: ct, in_place=True)
 
 
 def _reduce_transpose(ct: Any, *, op: str, **params: Any) -> Any:
@@ -52,11 +54,15 @@ def _bind(x: Any, primitive: Any, **params: Any) -> Any:
     return bind(primitive, x, **params)
 
 
-def _all_reduce(
-    tree: Any, axis_name: AxisName, function: str, primitive: Any, op: str, local: Callable[[Any, Any], Any] | None
-) -> Any:
+def _all_reduce(tree: Any, axis_name: AxisName, function: str, primitive: Any, op: str) -> Any:
     """One operation on the wire for each dtype and bucket of a tree."""
-    axes = resolve(axis_name, function, hierarchical=local is not None)
+    axes = resolve(axis_name, function, hierarchical=True)
+    invariant = primitive is psum_invariant_p
+    if invariant and axes.folded:
+        raise BadArgumentError(
+            f"psum_invariant: {axes.folded} are axes of vmap, not of a mesh; sum over them with jax.lax.psum first",
+            code="axis_name",
+        )
     leaves, structure = jax.tree.flatten(tree)
     results: list[Any] = list(leaves)
     sent: list[int] = []
@@ -67,12 +73,18 @@ def _all_reduce(
             continue
         x = wire.as_array(leaf, function)
         x, back = wire.for_reduction(x, op, function)
-        if local is not None and axes.local:
-            x = local(x, axes.local)
+        if axes.folded:
+            x = islands.fold(x, op, axes.folded)
         sent.append(k)
         backs.append(back)
         operands.append(compat.make_varying(x))
-    outs = trees.packed(_bind, operands, primitive=primitive, axis=axes.name, size=axes.size)
+    params: dict[str, Any] = {"primitive": primitive, "axis": axes.name, "size": axes.size}
+    if axes.columns is None:
+        outs = trees.packed(_bind, operands, **params)
+    else:
+        if invariant:
+            params |= {"primitive": psum_invariant_shard_p, "invariant": True}
+        outs = trees.packed(islands.across, operands, **params, op=op, over=axes.mesh, columns=axes.columns)
     for k, back, out in zip(sent, backs, outs, strict=True):
         results[k] = back(out)
     return jax.tree.unflatten(structure, results)
@@ -87,7 +99,9 @@ def psum(x: Any, axis_name: AxisName = WORLD) -> Any:
       x: array or tree of arrays, of the same shapes and dtypes on all ranks. bool counts as int32; integers wrap; floats of
         16 bits and fewer are accumulated in float32 and rounded once. The literal ``1`` gives the size, a Python int, as in
         ``jax.lax``; any other Python number is this rank's contribution, for other processes may hold other numbers.
-      axis_name: a communicator's name, or ``("d", "islands")`` with local mesh axes first.
+      axis_name: a communicator's name, or ``("d", "islands")``: local axes, and every island. Over a mesh of several devices that is one
+        ``psum_scatter`` and one ``all_gather`` of XLA, and between them one operation of each device with those at its place in the
+        other islands, with its share of the bytes. Islands are of equal size, and the mesh holds ``comm.devices`` in their order.
 
     Returns:
       The sums, shaped like ``x``. The derivative follows ``jax.lax`` without varying-axes checks: the transpose of psum is
@@ -106,16 +120,8 @@ def psum(x: Any, axis_name: AxisName = WORLD) -> Any:
       >>> comm.close()
     """
     if type(x) is int and x == 1:
-        axes = resolve(axis_name, "psum", hierarchical=True)
-        return _size(axes)
-    return _all_reduce(x, axis_name, "psum", psum_p, "sum", jax.lax.psum)
-
-
-def _size(axes: Axes) -> int:
-    size = axes.size
-    for name in axes.local:
-        size *= compat.bound_axes()[name]
-    return size
+        return resolve(axis_name, "psum", hierarchical=True).contributors
+    return _all_reduce(x, axis_name, "psum", psum_p, "sum")
 
 
 def psum_invariant(x: Any, axis_name: AxisName = WORLD) -> Any:
@@ -126,7 +132,7 @@ def psum_invariant(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Args:
       x: array or tree, as for ``psum``.
-      axis_name: a communicator's name; no tuples with local mesh axes.
+      axis_name: a communicator's name, or a tuple of local mesh axes and ``"islands"``: then the result no longer varies over these.
 
     Returns:
       The sums, shaped like ``x``.
@@ -141,7 +147,7 @@ def psum_invariant(x: Any, axis_name: AxisName = WORLD) -> Any:
       3.0
       >>> comm.close()
     """
-    return _all_reduce(x, axis_name, "psum_invariant", psum_invariant_p, "sum", None)
+    return _all_reduce(x, axis_name, "psum_invariant", psum_invariant_p, "sum")
 
 
 def pmean(x: Any, axis_name: AxisName = WORLD) -> Any:
@@ -168,15 +174,19 @@ def pmean(x: Any, axis_name: AxisName = WORLD) -> Any:
     axes = resolve(axis_name, "pmean", hierarchical=True)
     leaves, structure = jax.tree.flatten(x)
     arrays = [leaf if wire.is_empty_tangent(leaf) else wire.as_array(leaf, "pmean") for leaf in leaves]
-    floating = [k for k, leaf in enumerate(arrays) if wire.is_empty_tangent(leaf) or wire.mean_on_wire(leaf.dtype)]
+    # Over local axes and islands nobody on the wire knows how many contribute.
+    whole = axes.columns is None
+    floating = [
+        k for k, leaf in enumerate(arrays) if wire.is_empty_tangent(leaf) or (whole and wire.mean_on_wire(leaf.dtype))
+    ]
     others = [k for k in range(len(arrays)) if k not in set(floating)]
     results: list[Any] = [None] * len(leaves)
-    means = _all_reduce([arrays[k] for k in floating], axis_name, "pmean", pmean_p, "mean", jax.lax.pmean)
-    sums = _all_reduce([arrays[k] for k in others], axis_name, "pmean", psum_p, "sum", jax.lax.psum)
+    means = _all_reduce([arrays[k] for k in floating], axis_name, "pmean", pmean_p, "mean")
+    sums = _all_reduce([arrays[k] for k in others], axis_name, "pmean", psum_p, "sum")
     for k, mean in zip(floating, means, strict=True):
         results[k] = mean
     for k, total in zip(others, sums, strict=True):
-        results[k] = total / _size(axes)
+        results[k] = total / axes.contributors
     return jax.tree.unflatten(structure, results)
 
 
@@ -201,7 +211,7 @@ def pmax(x: Any, axis_name: AxisName = WORLD) -> Any:
       [3, -1]
       >>> comm.close()
     """
-    return _all_reduce(x, axis_name, "pmax", pmax_p, "max", jax.lax.pmax)
+    return _all_reduce(x, axis_name, "pmax", pmax_p, "max")
 
 
 def pmin(x: Any, axis_name: AxisName = WORLD) -> Any:
@@ -225,7 +235,7 @@ def pmin(x: Any, axis_name: AxisName = WORLD) -> Any:
       [3, -1]
       >>> comm.close()
     """
-    return _all_reduce(x, axis_name, "pmin", pmin_p, "min", jax.lax.pmin)
+    return _all_reduce(x, axis_name, "pmin", pmin_p, "min")
 
 
 def pprod(x: Any, axis_name: AxisName = WORLD) -> Any:
@@ -233,7 +243,7 @@ def pprod(x: Any, axis_name: AxisName = WORLD) -> Any:
 
     Args:
       x: array or tree of arrays.
-      axis_name: a communicator's name; no tuples with local mesh axes.
+      axis_name: a communicator's name, or a tuple of local mesh axes and ``"islands"``.
 
     Returns:
       The products, shaped like ``x``. Not differentiable.
@@ -249,7 +259,7 @@ def pprod(x: Any, axis_name: AxisName = WORLD) -> Any:
       [2.0, 5.0]
       >>> comm.close()
     """
-    return _all_reduce(x, axis_name, "pprod", pprod_p, "prod", None)
+    return _all_reduce(x, axis_name, "pprod", pprod_p, "prod")
 
 
 _OPS = ("sum", "mean", "max", "min", "prod")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..schedule import Operation, Plan, Schedule, fnv1a
-from . import direct, direct_reduce, halving_doubling, hierarchical, hierarchical_cost, ring, tree
+from . import columns, direct, direct_reduce, halving_doubling, hierarchical, hierarchical_cost, ring, tree
 from .common import chunk_bytes as agreed_chunk_bytes
 from .hierarchical import Basis
 from .layout import Layout
@@ -70,6 +70,8 @@ def why_unfit(name: str, operation: Operation, layout: Layout) -> str | None:
     Raises:
       ValueError: there is no such method.
     """
+    if operation.columns is not None:
+        return why_unfit(name, *columns.of_one(operation, layout))
     if name in HIERARCHICAL:
         return hierarchical.fits(operation, layout.clusters, HIERARCHICAL[name][0])
     if name not in ALGORITHMS:
@@ -90,6 +92,8 @@ def rated(operation: Operation, layout: Layout) -> list[Candidate]:
       ValueError: the operation does not fit the layout's number of ranks.
     """
     operation.check(layout.size)
+    if operation.columns is not None:
+        return rated(*columns.of_one(operation, layout))
     chunk = agreed_chunk_bytes(operation, layout)
     found = [
         Candidate(name, algorithm.seconds(operation, layout, chunk), chunk)
@@ -146,6 +150,10 @@ def plan(operation: Operation, layout: Layout, *, algorithm: str | None = None, 
       'one_shot'
     """
     operation.check(layout.size)
+    if operation.columns is not None:
+        column = plan(*columns.of_one(operation, layout), algorithm=algorithm, chunk_bytes=chunk_bytes)
+        build = partial(columns.build, column=column)
+        return Plan(operation, layout.size, column.algorithm, column.chunk_bytes, build)
     suited: int | None = None
     if algorithm is None:
         best = rated(operation, layout)[0]

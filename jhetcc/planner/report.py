@@ -102,9 +102,9 @@ def explain(
     if chosen.algorithm in HIERARCHICAL:
         return Report(chosen, found, *_hierarchical(chosen, layout))
     links = _flat_links(chosen, layout)
-    return Report(
-        chosen, found, ("between all ranks at once, by our own transports",), (), links, _bounced(links, layout)
-    )
+    columns = operation.columns
+    among = "all ranks at once" if columns is None else f"the ranks of each of {columns} columns"
+    return Report(chosen, found, (f"between {among}, by our own transports",), (), links, _bounced(links, layout))
 
 
 def _hierarchical(chosen: Plan, layout: Layout):

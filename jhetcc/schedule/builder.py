@@ -22,6 +22,7 @@ from .value import (
     REDUCE,
     SCRATCH,
     SEND,
+    WHOLE,
     Circle,
     Place,
     Plan,
@@ -126,6 +127,30 @@ class Builder:
     def _native(self, kind, members, lag, root, length, target, sources, after) -> int:
         circle = self._circles.setdefault(Circle(tuple(members), lag), len(self._circles))
         return self._add(kind, False, circle, root, length, target, sources, after)
+
+    def embed(self, schedule: Schedule, ranks: Sequence[int], heard: Sequence[int]) -> None:
+        """Adds all steps of a schedule for fewer ranks, of the same operand and chunk size.
+
+        Args:
+          schedule: without native steps; its rank r is ``ranks[r]`` here.
+          heard: steps that all of its sends wait for.
+        """
+        assert not len(schedule.circle_lag), "native steps name ranks in circles"
+        assert schedule.chunk_bytes == self.chunk_bytes
+        first, scratch = len(self._steps), self._scratch
+        self._scratch += schedule.scratch_bytes
+
+        def moved(place: Place) -> Place:
+            return place._replace(offset=place.offset + scratch) if place.buffer == SCRATCH else place
+
+        for step in range(schedule.steps):
+            kind, peer = int(schedule.kind[step]), int(schedule.peer[step])
+            after: list[After] = [(first + on, distance) for on, distance in schedule.dependencies(step)]
+            if kind == SEND:
+                after += [(on, WHOLE) for on in heard]
+            final, stream, length = bool(schedule.final[step]), int(schedule.stream[step]), int(schedule.length[step])
+            target, sources = moved(schedule.target(step)), [moved(place) for place in schedule.sources(step)]
+            self._add(kind, final, stream, -1 if peer < 0 else ranks[peer], length, target, sources, after)
 
     def depend(self, step: int, on: int, distance: int = 0) -> None:
         """Iteration i of ``step`` waits for iteration i - distance of ``on``."""

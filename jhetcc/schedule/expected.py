@@ -24,7 +24,8 @@ def contributions(operation: Operation, size: int, rank: int) -> list[tuple[tupl
     if operation.is_all_reduce or name == "reduce":
         if name == "reduce" and rank != operation.root:
             return zeros
-        return [tuple((q, e) for q in range(size)) for e in range(count)]
+        step = operation.columns or 1
+        return [tuple((q, e) for q in range(rank % step, size, step)) for e in range(count)]
     if name == "psum_scatter":
         block = count // size
         return [tuple((q, rank * block + e) for q in range(size)) for e in range(block)]

@@ -280,7 +280,7 @@ def _check_terms(
 
     _execute(program, program.order, memories, unit, reduce, ZERO_TERM, look)
     orders: set[tuple[int, ...]] = set()
-    agreed: dict[int, int] = {}
+    agreed: dict[tuple[int, int], int] = {}
     for rank, operation in operations.items():
         wanted = contributions(operation, program.schedules[rank].size, rank)
         for e, (number, pairs) in enumerate(zip(memories[rank][OUTPUT].tolist(), wanted, strict=True)):
@@ -288,7 +288,8 @@ def _check_terms(
             order = _check_element(terms, operation, number, pairs, where)
             if order:
                 orders.add(order)
-            if operation.is_all_reduce and agreed.setdefault(e, number) != number:
+            group = rank % (operation.columns or 1)
+            if operation.is_all_reduce and agreed.setdefault((group, e), number) != number:
                 raise ScheduleError(f"{where} is reduced in another order than on the first rank")
     whole = {rank: tuple(terms.whole(n) for n in memories[rank][OUTPUT].tolist()) for rank in operations}
     return orders, whole

@@ -37,7 +37,8 @@ OPS: dict[str, int] = {"none": 0, "sum": 1, "prod": 2, "max": 3, "min": 4, "mean
 
 _ALL_REDUCE = {"psum": "sum", "pmean": "mean", "pmax": "max", "pmin": "min", "pprod": "prod"}
 _KEYS: dict[str, tuple[str, ...]] = {
-    **{name: () for name in _ALL_REDUCE},
+    **{name: ("columns",) for name in _ALL_REDUCE},
+    "pmean": (),
     "reduce": ("op", "root"),
     "all_gather": ("lengths",),
     "gather": ("root", "lengths"),
@@ -51,7 +52,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "recv": ("from", "tag"),
     "sendrecv": ("to", "from", "tag"),
 }
-_OPTIONAL = {"lengths", ("psum_scatter", "op")}
+_OPTIONAL = {"lengths", "columns", ("psum_scatter", "op")}
 _TEXT = re.compile(r"([a-z_]+)\((?:([a-z]+[0-9]*)\[([0-9,]*)\]((?:, [a-z]+=[a-z0-9;>]*)*))?\)")
 _BYTES = re.compile(r"b([1-9][0-9]*)")
 
@@ -109,6 +110,7 @@ class Operation:
       to: destination of ``send`` and ``sendrecv``.
       from_: source of ``recv`` and ``sendrecv``.
       tag: tag of the point-to-point forms.
+      columns: of so many groups, each by itself: rank r reduces with the ranks r modulo columns.
 
     Raises:
       ValueError: a field that the operation needs is missing, or one it does not have is given.
@@ -130,13 +132,14 @@ class Operation:
     to: int | None = None
     from_: int | None = None
     tag: int | None = None
+    columns: int | None = None
 
     def __post_init__(self) -> None:
         if self.name not in _KEYS:
             raise ValueError(f"no operation {self.name!r}: use one of {' '.join(_KEYS)}")
         if self.name == "psum_scatter" and self.op == "sum":
             object.__setattr__(self, "op", None)  # one text for one meaning
-        for key in ("op", "root", "perm", "lengths", "to", "from", "tag"):
+        for key in ("op", "root", "perm", "lengths", "to", "from", "tag", "columns"):
             given = self._get(key) is not None
             wanted = key in _KEYS[self.name]
             if given and not wanted:
@@ -219,6 +222,8 @@ class Operation:
             index = self._get(key)
             if index is not None and not 0 <= index < size:
                 raise ValueError(f"{where}: {key}={index} is not one of its ranks")
+        if self.columns is not None and (self.columns < 1 or size % self.columns):
+            raise ValueError(f"{where}: {self.columns} columns do not divide {size} ranks")
         if self.perm is not None:
             for side, name in ((0, "source"), (1, "destination")):
                 ends = [pair[side] for pair in self.perm]
@@ -283,7 +288,7 @@ def _value(key: str, value: str):
     if key == "perm":
         pairs = [part.split(">") for part in value.split(";")] if value else []
         return tuple((int(a), int(b)) for a, b in pairs)
-    if key in ("root", "to", "from", "tag"):
+    if key in ("root", "to", "from", "tag", "columns"):
         return int(value)
     raise KeyError(key)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class Communicator(RawCalls):
       world_ranks: world rank of each index.
       local_ranks: indexes of this process's ranks, ascending.
       devices: the JAX devices of those ranks, same order; empty where the world was made without JAX.
+      island_sizes: how many of its ranks each island has, islands in the order of their lowest ranks.
       clusters: who of them one vendor's collective library can join, in the order of their lowest ranks; numbered within.
     """
 
@@ -44,6 +46,7 @@ class Communicator(RawCalls):
         owned = range(world.first_rank, world.first_rank + world.local_count)
         self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
         self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
+        self.island_sizes = tuple(Counter(world.island_of(rank) for rank in world_ranks).values())
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
         # The core calls no vendor's library: the native stage of every cluster is our own schedule.
         self.layout = Layout(tuple(world.host_of(rank) for rank in world_ranks), clusters=shapes(self.clusters))

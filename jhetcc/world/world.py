@@ -47,6 +47,7 @@ class World:
         self.process: Any = None
         self.planner: Any = None
         self.rendezvous: Rendezvous | None = None
+        self._islands: tuple[int, ...] = ()
         self._hosts: tuple[int, ...] = ()
         self._places: tuple[str, ...] = ()
         self._identities: tuple[Identity, ...] = ()
@@ -76,6 +77,7 @@ class World:
             rank_process += [member.process_id] * member.ranks
         self.first_rank = first[self.launch.process_id]
         keys = list(dict.fromkeys(member.host_key for member in self.members))
+        self._islands = tuple(rank_process)
         self._hosts = tuple(keys.index(self.members[p].host_key) for p in rank_process)
         self._places = tuple(self.members[p].place for p in rank_process)
         self._identities = tuple(self.members[p].identity for p in rank_process)
@@ -169,6 +171,9 @@ class World:
         elif self.is_open:
             self.process.destroy_communicator(communicator.name)
             state.forget(communicator.name)
+
+    def island_of(self, rank: int) -> int:
+        return self._islands[rank]
 
     def host_of(self, rank: int) -> int:
         return self._hosts[rank]

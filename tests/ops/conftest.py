@@ -31,11 +31,12 @@ _OPS = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min, "prod": jnp.prod, "mean"
 class FakeCommunicator:
     """What ``jhetcc.world.state.communicator`` gives, for ranks that are all local or partly imagined."""
 
-    def __init__(self, name: str, size: int, devices: tuple, local_ranks: tuple[int, ...]):
+    def __init__(self, name: str, size: int, devices: tuple, local_ranks: tuple[int, ...], islands: tuple[int, ...]):
         self.name = name
         self.size = size
         self.devices = devices
         self.local_ranks = local_ranks
+        self.island_sizes = islands
         self.epoch = 0
         self.prepared: list[str] = []
 
@@ -47,9 +48,12 @@ class FakeCommunicator:
 class FakeWorld(dict):
     """Communicators by name, and the operations that were lowered."""
 
-    def add(self, name: str, size: int, local: int | None = None) -> FakeCommunicator:
+    def add(
+        self, name: str, size: int, local: int | None = None, islands: tuple[int, ...] | None = None
+    ) -> FakeCommunicator:
         local = size if local is None else local
-        self[name] = FakeCommunicator(name, size, tuple(jax.devices()[:local]), tuple(range(local)))
+        found = islands or tuple(min(local or 1, size - begin) for begin in range(0, size, local or 1))
+        self[name] = FakeCommunicator(name, size, tuple(jax.devices()[:local]), tuple(range(local)), found)
         return self[name]
 
     @property
@@ -60,6 +64,8 @@ class FakeWorld(dict):
 def _oracle(operation: Operation, size: int, index, gathered):
     """Result on one rank from everyone's contributions, stacked by rank."""
     name = operation.name
+    if operation.columns is not None:
+        gathered = gathered.reshape(size // operation.columns, operation.columns, *gathered.shape[1:])[:, index % operation.columns]
     if name in _REDUCE:
         return _REDUCE[name](gathered, axis=0).astype(gathered.dtype)
     at_root = index == operation.root
