@@ -51,6 +51,12 @@ class Axes(NamedTuple):
         bound = compat.bound_axes()
         return self.size // (self.columns or 1) * math.prod(bound[name] for name in self.local)
 
+    @property
+    def wire_divides(self) -> bool:
+        """Whether the wire can divide a mean: there are other islands, and all local devices contribute."""
+        bound = compat.bound_axes()
+        return self.columns is None or math.prod(bound[name] for name in self.mesh) == self.columns < self.size
+
 
 def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -> Axes:
     """Finds the communicator behind an axis name.
@@ -171,8 +177,8 @@ def check_placement(
         if place.count != 1:
             raise BadArgumentError(
                 f"{operation} on '{ISLANDS}': the program runs on {place.count} devices; in this version an island's "
-                "contribution lives on one device. Reduce over the local mesh first and call the operation in a program "
-                f"on one device, or use '{WORLD}' inside jax.shard_map over all local ranks",
+                "contribution lives on one device. Inside jax.shard_map over all local ranks, name the local axes too, as in "
+                f"psum(x, ('d', '{ISLANDS}')), or use '{WORLD}'",
                 code="sharded_operand",
             )
         return

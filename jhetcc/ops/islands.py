@@ -47,7 +47,7 @@ def across(
     Args:
       x: any shape; padded to a multiple of the number of shards, which hold an element at least.
       primitive: of the operation between the islands.
-      op: its reduction.
+      op: its reduction. Of a mean, the local devices add up; the wire divides.
       over: mesh axes.
       invariant: whether the result is marked equal over the axes, and its cotangent counts once.
       **params: of the primitive.
@@ -64,9 +64,9 @@ def across(
 def _scatter(flat: Any, op: str, over: tuple[Hashable, ...], parts: int) -> Any:
     """This device's shard of the reduction over local devices. 16-bit floats are accumulated in float32, as on the wire."""
     dtype = flat.dtype
-    if op in ("sum", "prod") and jnp.issubdtype(dtype, jnp.floating) and np.dtype(dtype).itemsize < 4:
+    if op in ("sum", "mean", "prod") and jnp.issubdtype(dtype, jnp.floating) and np.dtype(dtype).itemsize < 4:
         flat = flat.astype(jnp.float32)
-    if op == "sum":
+    if op in ("sum", "mean"):
         shard = jax.lax.psum_scatter(flat, over, scatter_dimension=0, tiled=True)
     else:  # lax has no such scatter for these, and its pmax drops NaN
         rows = jax.lax.all_to_all(flat.reshape(parts, flat.size // parts), over, 0, 0, tiled=True)

@@ -174,10 +174,10 @@ def pmean(x: Any, axis_name: AxisName = WORLD) -> Any:
     axes = resolve(axis_name, "pmean", hierarchical=True)
     leaves, structure = jax.tree.flatten(x)
     arrays = [leaf if wire.is_empty_tangent(leaf) else wire.as_array(leaf, "pmean") for leaf in leaves]
-    # Over local axes and islands nobody on the wire knows how many contribute.
-    whole = axes.columns is None
     floating = [
-        k for k, leaf in enumerate(arrays) if wire.is_empty_tangent(leaf) or (whole and wire.mean_on_wire(leaf.dtype))
+        k
+        for k, leaf in enumerate(arrays)
+        if wire.is_empty_tangent(leaf) or (axes.wire_divides and wire.mean_on_wire(leaf.dtype))
     ]
     others = [k for k in range(len(arrays)) if k not in set(floating)]
     results: list[Any] = [None] * len(leaves)

@@ -38,7 +38,6 @@ OPS: dict[str, int] = {"none": 0, "sum": 1, "prod": 2, "max": 3, "min": 4, "mean
 _ALL_REDUCE = {"psum": "sum", "pmean": "mean", "pmax": "max", "pmin": "min", "pprod": "prod"}
 _KEYS: dict[str, tuple[str, ...]] = {
     **{name: ("columns",) for name in _ALL_REDUCE},
-    "pmean": (),
     "reduce": ("op", "root"),
     "all_gather": ("lengths",),
     "gather": ("root", "lengths"),
@@ -110,7 +109,8 @@ class Operation:
       to: destination of ``send`` and ``sendrecv``.
       from_: source of ``recv`` and ``sendrecv``.
       tag: tag of the point-to-point forms.
-      columns: of so many groups, each by itself: rank r reduces with the ranks r modulo columns.
+      columns: the ranks form rows of so many, and rank r reduces with those at its place in the other rows. What it contributes
+        stands for its row: a mean divides by the number of all ranks.
 
     Raises:
       ValueError: a field that the operation needs is missing, or one it does not have is given.
@@ -224,6 +224,8 @@ class Operation:
                 raise ValueError(f"{where}: {key}={index} is not one of its ranks")
         if self.columns is not None and (self.columns < 1 or size % self.columns):
             raise ValueError(f"{where}: {self.columns} columns do not divide {size} ranks")
+        if self.columns == size > 1 and self.reduction == "mean":
+            raise ValueError(f"{where}: one row has nobody to divide for it")
         if self.perm is not None:
             for side, name in ((0, "source"), (1, "destination")):
                 ends = [pair[side] for pair in self.perm]

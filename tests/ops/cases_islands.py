@@ -15,7 +15,6 @@ from per_rank import iota, only, same_everywhere
 import jhetcc
 import jhetcc.ops as jh
 from jhetcc.errors import BadArgumentError
-from jhetcc.world import state
 
 AXES = ("d", "islands")
 EQUAL = np.testing.assert_array_equal
@@ -49,14 +48,20 @@ def check(comm, got, want):
 @equal
 def case_sizes(comm):
     """0-d, zero-size, smaller than the island, not divisible, large; every reduction."""
-    for shape in ((), (0,), (1,), (2,), (3, 5), (4, 4), (70_001,)):
-        x = iota(comm, *shape, dtype=np.float32) % 97
-        check(comm, mapped(comm, lambda y: jh.psum(y, AXES))(x), x.sum(0, dtype=np.float32))
-        check(comm, mapped(comm, lambda y: jh.psum_invariant(y, AXES))(x), x.sum(0, dtype=np.float32))
-        check(comm, mapped(comm, lambda y: jh.pmean(y, AXES))(x), x.sum(0) / np.float32(comm.size))
-        check(comm, mapped(comm, lambda y: jh.pmax(y, AXES))(x), x.max(0))
-        check(comm, mapped(comm, lambda y: jh.pmin(y, AXES))(x), x.min(0))
-        check(comm, mapped(comm, lambda y: jh.pprod(y % 3 + 1, AXES))(x), (x % 3 + 1).prod(0, dtype=np.float32))
+    for shape in ((), (0,), (1,), (3, 5), (4, 4), (70_001,)):
+        x = iota(comm, *shape) % 97
+        got = mapped(comm, _all)(x)
+        check(comm, got["psum"], x.sum(0, dtype=np.float32))
+        check(comm, got["psum_invariant"], x.sum(0, dtype=np.float32))
+        check(comm, got["pmean"], x.sum(0, dtype=np.float32) / np.float32(comm.size))
+        check(comm, got["pmax"], x.max(0))
+        check(comm, got["pmin"], x.min(0))
+        check(comm, got["pprod"], (x % 3 + 1).prod(0, dtype=np.float32))
+
+
+def _all(y):
+    found = {f.__name__: f(y, AXES) for f in (jh.psum, jh.psum_invariant, jh.pmean, jh.pmax, jh.pmin)}
+    return found | {"pprod": jh.pprod(y % 3 + 1, AXES)}
 
 
 @equal
@@ -105,14 +110,17 @@ def case_derivatives_and_loops(comm):
 
 @equal
 def case_share(comm):
-    """Each device's operation holds its share of the bytes, and every byte crosses once each way."""
-    count, local = 60_000, comm.island_sizes[0]
-    before = comm.status()["counters"]
-    check(comm, mapped(comm, lambda y: jh.psum(y, AXES))(iota(comm, count) % 7), (iota(comm, count) % 7).sum(0))
+    """Each device's operation has its share of the elements, and no byte crosses more often than it must."""
+    count, local = 600_000, comm.island_sizes[0]
+    islands, x = comm.size // local, iota(comm, 600_000) % 7
+    before = comm.status()["counters"]["bytes_moved"]
+    got = mapped(comm, lambda y: jh.psum(y, AXES))(x)
+    moved = comm.status()["counters"]["bytes_moved"] - before  # of all local devices, sent and received
+    check(comm, got, x.sum(0))
+    assert moved == 2 * 2 * (islands - 1) * 4 * count // islands
     operation = f"psum(f32[{count // local}]" + (f", columns={local})" if local > 1 else ")")
-    name = "world" if local > 1 else "islands"
-    assert f"{operation} on '{name}'" in state.communicator(name).explain(operation)
-    del before
+    assert f"each of {local} columns" in comm.explain(operation) or local == 1
+    assert comm.status()["counters"]["operations_failed"] == 0
 
 
 @equal

@@ -66,6 +66,8 @@ def _oracle(operation: Operation, size: int, index, gathered):
     name = operation.name
     if operation.columns is not None:
         gathered = gathered.reshape(size // operation.columns, operation.columns, *gathered.shape[1:])[:, index % operation.columns]
+    if name == "pmean" and operation.columns is not None:
+        return (gathered.sum(axis=0) / size).astype(gathered.dtype)
     if name in _REDUCE:
         return _REDUCE[name](gathered, axis=0).astype(gathered.dtype)
     at_root = index == operation.root

@@ -36,6 +36,17 @@ def test_cases(islands):
     assert "ok cases_point.case_islands" in launch(islands, GROUPINGS[islands])
 
 
+@pytest.mark.parametrize("islands", ["cpu:1,cpu:1", "cpu:2,cpu:2", "cpu:2,cpu:2,cpu:2"])
+def test_islands(islands):
+    """Local axes and islands: one operation of each device with those at its place in the other islands."""
+    assert "ok cases_islands.case_share" in launch(islands, "cases_islands")
+
+
+@pytest.mark.parametrize(("islands", "case"), [("cpu:4,cpu:4", "case_two_local_axes"), ("cpu:2,cpu:1", "case_unequal")])
+def test_islands_of_four_and_unequal(islands, case):
+    assert f"ok cases_islands.{case}" in launch(islands, "cases_islands", case)
+
+
 def test_one_core():
     """C034: a loop with sums and callbacks in its body, in two processes that share one core."""
     core = {min(os.sched_getaffinity(0))}
