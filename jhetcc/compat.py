@@ -117,8 +117,9 @@ def resized(aval: Any, shape: tuple[int, ...]) -> Any:
 
 def gather_invariant(x: Any, axes: tuple[Hashable, ...]) -> Any:
     """``all_gather`` along dimension 0 whose cotangent is equal on all devices and counts once: each takes its own part."""
-    public = getattr(parallel, "all_gather_invariant", None)
-    return (public or parallel._all_gather_invariant)(x, axes, axis=0, tiled=True)
+    # jax.lax.all_gather(..., to="invarying") is the same, but in JAX 0.12 only where varying axes are checked.
+    gather: Any = getattr(parallel, "all_gather_invariant", None) or getattr(parallel, "_all_gather_invariant", None)
+    return gather(x, axes, axis=0, tiled=True)
 
 
 def bound_axes() -> dict[Hashable, int]:

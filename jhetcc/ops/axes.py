@@ -145,9 +145,7 @@ def index_of(value: Any, size: int, what: str, function: str, name: str) -> int:
     return index
 
 
-def check_placement(
-    place: compat.Placement, name: str, size: int, operation: str, columns: int | None = None
-) -> None:
+def check_placement(place: compat.Placement, name: str, size: int, operation: str, columns: int | None = None) -> None:
     """Refuses programs whose devices are not the communicator's local ranks.
 
     Raises:
@@ -165,12 +163,6 @@ def check_placement(
         raise BadArgumentError(
             f"{operation} on '{name}': traced for {size} ranks, but the communicator now has {communicator.size}: retrace "
             "(call jax.clear_caches() and build the function anew)",
-            code="retrace",
-        )
-    if columns is not None and set(communicator.island_sizes) != {columns}:
-        raise BadArgumentError(
-            f"{operation} over local axes and '{ISLANDS}': traced for islands of {columns} ranks, but they now have "
-            f"{', '.join(map(str, communicator.island_sizes))}: retrace (call jax.clear_caches() and build the function anew)",
             code="retrace",
         )
     if name == ISLANDS:
@@ -207,10 +199,21 @@ def check_placement(
             + (f": {list(map(str, place.devices))}" if place.devices is not None else ""),
             code="mesh",
         )
-    if columns is not None and place.devices is not None and place.devices != devices:
+    if columns is not None:
+        _check_columns(place, communicator, columns, operation)
+
+
+def _check_columns(place: compat.Placement, communicator: Any, columns: int, operation: str) -> None:
+    if set(communicator.island_sizes) != {columns}:
+        raise BadArgumentError(
+            f"{operation} over local axes and '{ISLANDS}': traced for islands of {columns} ranks, but they now have "
+            f"{', '.join(map(str, communicator.island_sizes))}: retrace (call jax.clear_caches() and build the function anew)",
+            code="retrace",
+        )
+    if place.devices is not None and place.devices != communicator.devices:
         raise BadArgumentError(
             f"{operation} over local axes and '{ISLANDS}': the mesh of jax.shard_map must hold the local devices in the order of "
-            f"their ranks {list(map(str, devices))}, for the k-th of each island meet, but holds {list(map(str, place.devices))}. "
+            f"their ranks {list(map(str, communicator.devices))}, for the k-th of each island meet, but holds {list(map(str, place.devices))}. "
             "Build it as numpy.array(comm.devices).reshape(...)",
             code="mesh",
         )

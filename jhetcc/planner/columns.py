@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduces of columns: the ranks of a communicator in rows of ``columns``, each column by itself.
 
-The rows are the islands of ``("d", "islands")``, whose local stage is XLA's; a column holds the k-th rank of every island. Each
-column runs a flat algorithm for as many ranks as there are rows. No column hears of the others, so the ranks of a row meet first (they have just
-met in XLA's collective) and send only then: who has everything from its column knows that all ranks of all rows have started.
+The rows are the islands of ``("d", "islands")``, whose local stage is XLA's; a column holds the k-th rank of every island.
+Each column runs a flat algorithm for as many ranks as there are rows. No column hears of the others, so the ranks of a row
+meet first (they have just met in XLA's collective) and send only then: who has everything from its column knows that all
+ranks of all rows have started.
 """
 
 from __future__ import annotations

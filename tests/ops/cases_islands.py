@@ -77,7 +77,7 @@ def case_rounding(comm):
 @equal
 def case_trees_and_dtypes(comm):
     """Trees of several dtypes."""
-    kinds = (np.float32, np.int32, np.complex64, np.int8, np.bool_, np.float64 if jax.config.jax_enable_x64 else np.uint32)
+    kinds = (np.float32, np.int32, np.complex64, np.int8, np.bool_, np.uint32)
     tree = {kind.__name__: (iota(comm, 5) % 3).astype(kind) for kind in kinds}
     got = mapped(comm, lambda t: jh.psum(t, AXES))(tree)
     for kind in kinds:

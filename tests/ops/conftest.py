@@ -65,7 +65,8 @@ def _oracle(operation: Operation, size: int, index, gathered):
     """Result on one rank from everyone's contributions, stacked by rank."""
     name = operation.name
     if operation.columns is not None:
-        gathered = gathered.reshape(size // operation.columns, operation.columns, *gathered.shape[1:])[:, index % operation.columns]
+        rows = gathered.reshape(size // operation.columns, operation.columns, *gathered.shape[1:])
+        gathered = rows[:, index % operation.columns]
     if name == "pmean" and operation.columns is not None:
         return (gathered.sum(axis=0) / size).astype(gathered.dtype)
     if name in _REDUCE:

@@ -164,7 +164,11 @@ def test_invariant_counts_once(two_by_two, vma):
     np.testing.assert_array_equal(got, np.broadcast_to(want, (4, 3)))
     if vma:  # equal on all devices, and known to be
         f = jax.shard_map(
-            lambda x: jh.psum_invariant(x, ISLANDS), mesh=mesh_of(2, 2), in_specs=P(BOTH), out_specs=P("i"), check_vma=True
+            lambda x: jh.psum_invariant(x, ISLANDS),
+            mesh=mesh_of(2, 2),
+            in_specs=P(BOTH),
+            out_specs=P("i"),
+            check_vma=True,
         )
         np.testing.assert_array_equal(jax.jit(f)(iota(3).reshape(-1)), np.tile(iota(3).sum(0), 2))
 
