@@ -213,7 +213,7 @@ def _check_columns(place: compat.Placement, communicator: Any, columns: int, ope
     if place.devices is not None and place.devices != communicator.devices:
         raise BadArgumentError(
             f"{operation} over local axes and '{ISLANDS}': the mesh of jax.shard_map must hold the local devices in the order of "
-            f"their ranks {list(map(str, communicator.devices))}, for the k-th of each island meet, but holds {list(map(str, place.devices))}. "
-            "Build it as numpy.array(comm.devices).reshape(...)",
+            f"their ranks {list(map(str, communicator.devices))}, for the k-th of each island meet, but holds "
+            f"{list(map(str, place.devices))}. Build it as numpy.array(comm.devices).reshape(...)",
             code="mesh",
         )
