@@ -158,7 +158,7 @@ def test_gradients(two_by_two, vma):
 @pytest.mark.parametrize("vma", [False, True])
 def test_invariant_counts_once(two_by_two, vma):
     """The cotangent of psum_invariant is handed on unchanged."""
-    got = run(jax.grad(weighted(lambda y: jh.psum_invariant(y, ISLANDS))), iota(3), vma=False)
+    got = run(jax.grad(weighted(lambda y: jh.psum_invariant(y, ISLANDS))), iota(3), vma=vma)
     weights = np.arange(1.0, 4.0, dtype=np.float32)
     want = 2 * (iota(3) * weights).sum(0) * weights
     np.testing.assert_array_equal(got, np.broadcast_to(want, (4, 3)))
@@ -209,6 +209,8 @@ def test_two_local_axes(world):
         np.testing.assert_array_equal(got, run(lambda x, axes=axes: lax.psum(x, axes), iota(5), mesh=mesh))
         got = run(lambda x, axes=axes: jh.pmean(x, (*axes, "islands")), iota(4), mesh=mesh)
         np.testing.assert_array_equal(got, run(lambda x, axes=axes: lax.pmean(x, axes), iota(4), mesh=mesh))
+    thin = mesh_of(4, 1, names=("a", "b"))
+    np.testing.assert_array_equal(run(lambda x: jh.psum(x, ("b", "islands")), iota(2), mesh=thin), iota(2))
     assert set(world.texts) == {"psum(f32[2], columns=4)", "psum(f32[3], columns=4)", "psum(f32[1], columns=4)"}
 
 
@@ -241,3 +243,28 @@ def test_refusals(world):
     world.add("world", 4, 2, islands=(1, 1, 2))
     with pytest.raises(BadArgumentError, match=r"traced for islands of 2 ranks.*1, 1, 2: retrace"):
         traced.lower()
+
+
+def test_order_of_axes(two_by_two):
+    """A shard's number follows from its device, however the axes are written: islands that write them differently agree."""
+
+    def text(axes):
+        f = jax.shard_map(
+            lambda x: jh.psum(x, (*axes, "islands")), mesh=mesh_of(2, 2), in_specs=P(BOTH), out_specs=P(BOTH)
+        )
+        return str(jax.make_jaxpr(f)(iota(4)))
+
+    assert text(("i", "d")) == text(("d", "i")) and text("d") != text("i")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_one_rounding_inside(world, dtype):
+    """16-bit floats of local devices are added up in float32: small ones are not lost one by one."""
+    world.add("world", 4, islands=(4,))
+    world.add("islands", 1)
+    large = {"bfloat16": 256.0, "float16": 2048.0}[dtype]
+    x = np.array([large, 1, 1, 1]).reshape(4, 1).astype(dtype)
+    got = run(lambda x: (jh.psum(x, ISLANDS), jh.pprod(x, ISLANDS)), x, mesh=over(4))
+    assert got[0].dtype == got[1].dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got[0], np.float32), np.full((4, 1), large + 4))
+    np.testing.assert_array_equal(np.asarray(got[1], np.float32), np.full((4, 1), large))
