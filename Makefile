@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo, make test: everything from a clean clone. Variables: PYTHON (an interpreter), VENV (where it is installed), JAX (a version
 # specification), CPP=no (leave the C++ tests out), ARGS (passed on to pytest, the demo or the bench).
+# Tests wait more than they compute, so two processes run them side by side, file by file; ARGS="-n 0" for one.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -24,7 +25,7 @@ ifneq ($(CPP),no)
 	@tools/debian.sh
 	@if [ -e /usr/include/doctest/doctest.h ] || [ -n "$$DOCTEST" ]; then $(MAKE) --no-print-directory cpp-test; fi
 endif
-	$(VENV)/bin/pytest $(ARGS)
+	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The sanitizers of older compilers do not bear the address randomisation of newer kernels.
 cpp-test: $(VENV)/.setup

@@ -36,7 +36,8 @@ OUTPUT_SHOWN = 6000
 def environment(devices: int, extra: Mapping[str, str]) -> dict[str, str]:
     """What a process of a job sees: this process's environment without the settings of other jobs."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JHETCC_") and k != "XLA_FLAGS"}
-    paths = [path for path in sys.path if path]
+    # Not the source tree, which a test runner may have put there: it would hide the installed package.
+    paths = [path for path in sys.path if path and Path(path).resolve() != HERE.parent]
     ours = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
