@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo, make test: everything from a clean clone. Variables: PYTHON (an interpreter), VENV (where it is installed), JAX (a version
 # specification), CPP=no (leave the C++ tests out), ARGS (passed on to pytest, the demo or the bench).
-# Tests wait more than they compute, so two processes run them side by side, file by file; ARGS="-n 0" for one.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,6 +19,7 @@ export PATH := $(CURDIR)/$(BUILD)/bin:$(PATH)
 demo: $(VENV)/.installed
 	$(VENV)/bin/jhetcc launch --islands cpu:2,cpu:1,cpu:1 examples/train_mixed.py $(ARGS)
 
+# Tests wait more than they compute, so two processes run them side by side, file by file; ARGS="-n 0" for one.
 test: $(VENV)/.installed
 ifneq ($(CPP),no)
 	@tools/debian.sh
