@@ -19,12 +19,13 @@ export PATH := $(CURDIR)/$(BUILD)/bin:$(PATH)
 demo: $(VENV)/.installed
 	$(VENV)/bin/jhetcc launch --islands cpu:2,cpu:1,cpu:1 examples/train_mixed.py $(ARGS)
 
+# Tests wait more than they compute, so two processes run them side by side, file by file; ARGS="-n 0" for one.
 test: $(VENV)/.installed
 ifneq ($(CPP),no)
 	@tools/debian.sh
 	@if [ -e /usr/include/doctest/doctest.h ] || [ -n "$$DOCTEST" ]; then $(MAKE) --no-print-directory cpp-test; fi
 endif
-	$(VENV)/bin/pytest $(ARGS)
+	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The sanitizers of older compilers do not bear the address randomisation of newer kernels.
 cpp-test: $(VENV)/.setup

@@ -25,7 +25,17 @@ from typing import Any
 
 from jhetcc.launch.port import HeldPort
 
-__all__ = ["DEADLINE_S", "Failure", "Outcome", "Pool", "Running", "Script", "run_scripts", "start_scripts"]
+__all__ = [
+    "DEADLINE_S",
+    "Failure",
+    "Outcome",
+    "Pool",
+    "Running",
+    "Script",
+    "import_path",
+    "run_scripts",
+    "start_scripts",
+]
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 90.0
@@ -33,14 +43,18 @@ LAST_WORDS_S = 5.0
 OUTPUT_SHOWN = 6000
 
 
+def import_path() -> str:
+    """Where processes of a test import from: as here, but never from the source tree, which would hide the installed package."""
+    return os.pathsep.join(path for path in sys.path if path and Path(path).resolve() != HERE.parent)
+
+
 def environment(devices: int, extra: Mapping[str, str]) -> dict[str, str]:
     """What a process of a job sees: this process's environment without the settings of other jobs."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JHETCC_") and k != "XLA_FLAGS"}
-    paths = [path for path in sys.path if path]
     ours = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": import_path(),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

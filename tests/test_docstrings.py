@@ -4,6 +4,8 @@
 import subprocess
 import sys
 
+from processes import environment
+
 RUN = """
 import doctest, importlib, pkgutil
 import jhetcc
@@ -19,6 +21,7 @@ print("ran", ran)
 
 
 def test_examples_in_docstrings():
-    done = subprocess.run([sys.executable, "-P", "-c", RUN], capture_output=True, text=True, timeout=240)
+    command = [sys.executable, "-P", "-c", RUN]
+    done = subprocess.run(command, env=environment(1, {}), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split("ran")[1]) >= 100

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import import_path
 
 import jhetcc
 from jhetcc.errors import UnavailableError
@@ -99,7 +100,7 @@ def test_another_jax_is_refused_at_import():
     )
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONPATH": import_path(),
     }
     done = subprocess.run(
         [sys.executable, "-P", "-c", source], capture_output=True, text=True, timeout=120, env=environment, check=False

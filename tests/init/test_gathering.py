@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from process_worker import hear, here, say
-from processes import run_scripts, start_scripts, wait_scripts
+from processes import import_path, run_scripts, start_scripts, wait_scripts
 
 import jhetcc
 from jhetcc.errors import BadArgumentError, Error, NotInitializedError, OperationTimeoutError
@@ -324,7 +324,7 @@ assert time.monotonic() - begun < 5
 
 def python(source, **extra):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JHETCC_")}
-    kept |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | extra
+    kept |= {"PYTHONPATH": import_path()} | extra
     done = subprocess.run(
         [sys.executable, "-P", "-c", source], env=kept, capture_output=True, text=True, timeout=60, check=False
     )
