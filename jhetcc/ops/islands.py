@@ -56,7 +56,9 @@ def across(
     flat = x.reshape(-1)
     missing = -flat.size % parts or parts * (flat.size == 0)  # XLA gathers no empty shards
     padded = jnp.pad(flat, (0, missing)) if missing else flat
-    shard = bind(primitive, _scatter(padded, op, over, parts), **params)
+    # Nothing to reduce: a shard of zeros, without XLA's all_to_all, which of such a constant ends the process in jaxlib 0.12.
+    shard = _scatter(padded, op, over, parts) if flat.size else padded[:1]
+    shard = bind(primitive, shard, **params)
     whole = compat.gather_invariant(shard, over) if invariant else jax.lax.all_gather(shard, over, tiled=True)
     return whole[: flat.size].reshape(x.shape)
 
