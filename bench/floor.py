@@ -37,7 +37,10 @@ def cases(size):
     def memcpy():
         _libc.memcpy(target.ctypes.data, left.ctypes.data, size)
 
-    return {"memcpy": memcpy, "add": lambda: _core.reduce(target, [left, right], _F32, _SUM)}
+    def past_caches():
+        _core.copy_past_caches(target, left)
+
+    return {"memcpy": memcpy, "past caches": past_caches, "add": lambda: _core.reduce(target, [left, right], _F32, _SUM)}
 
 
 def gigabytes_per_s(call, size, calls):

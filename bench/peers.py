@@ -66,7 +66,7 @@ PEERS = {
         Peer(
             "jhetcc-jax", "jhetcc_jit", (*_JAX, "plain jit"), "ours inside JAX programs", True, needs_coordinator=True
         ),
-        Peer("floor", "copy", _RAW, "one copy of the size on each rank", True),
+        Peer("floor", "copy", _RAW, "one non-temporal copy of the size on each rank", True),
         Peer("add", "add", _JAX, "a jitted addition: JAX's own cost", True),
         Peer("gloo", "gloo", _JAX, _GLOO, needs_coordinator=True),
         Peer("gloo-cubic", "gloo", _JAX, f"{_GLOO}, cubic congestion control", needs_coordinator=True, cubic=True),

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/copy.h"
+
 namespace nb = nanobind;
 
 namespace {
@@ -48,6 +50,12 @@ void reduce(const Target& target, const std::vector<Source>& sources, int dtype,
   jhetcc::engine::reduce({target.data(), at.data(), static_cast<int>(at.size()), bytes, type, reduce_op, divisor});
 }
 
+void copyPast(const Target& target, const Source& source) {
+  if (source.nbytes() != target.nbytes()) throw nb::value_error("copy_past_caches: the sizes differ");
+  const nb::gil_scoped_release release;
+  jhetcc::copyPastCaches(target.data(), source.data(), target.nbytes());
+}
+
 void setSimd(const std::string& name) {
   if (!jhetcc::engine::setSimd(name.c_str()))
     throw nb::value_error(
@@ -64,6 +72,8 @@ void bindReduce(nb::module_& m) {
       nb::arg("divisor") = 0,
       "Reduce uint8 arrays, left to right, into target (which may be one of them). dtype and op are the numbers of\n"
       "the schedule's binary form; divisor divides a complete mean. Raises ValueError for a pair that does not exist.");
+  m.def("copy_past_caches", &copyPast, nb::arg("target").noconvert(), nb::arg("source").noconvert(),
+        "Copy uint8 arrays by non-temporal stores, which leave the target out of the caches.");
   m.def("simd_name", &jhetcc::engine::simdName, "The instruction set of the reductions: avx512, avx2 or base.");
   m.def("set_simd", &setSimd, nb::arg("name"),
         "Choose the instruction set: auto, base, avx2 or avx512. Raises ValueError where it is not present.");

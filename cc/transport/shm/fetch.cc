@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "transport/shm/endpoint.h"
 

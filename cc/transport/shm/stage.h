@@ -5,11 +5,6 @@
 #pragma once
 
 #include <sys/mman.h>
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
-#include <cstring>
 
 #include "transport/shm/segment.h"
 
@@ -17,21 +12,6 @@ namespace jhetcc::transport::shm {
 
 /// Longest piece.
 constexpr uint64_t kPieceBytes = 256 * 1024;
-
-/// Copies to an address aligned to 16 bytes without taking the lines into this core's caches; visible when it returns.
-/// Where the processor has no such stores (or this code none for it), a plain copy.
-inline void copyPastCaches(uint8_t* to, const uint8_t* from, uint64_t bytes) {
-  uint64_t done = 0;
-#if defined(__SSE2__)
-  for (; done + 64 <= bytes; done += 64) {
-    __m128i lanes[4];
-    std::memcpy(lanes, from + done, sizeof lanes);
-    for (int k = 0; k < 4; ++k) _mm_stream_si128(reinterpret_cast<__m128i*>(to + done) + k, lanes[k]);
-  }
-  _mm_sfence();
-#endif
-  if (done < bytes) std::memcpy(to + done, from + done, bytes - done);
-}
 
 class Stage {
  public:
