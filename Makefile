@@ -52,10 +52,11 @@ bench: $(VENV)/.installed
 	$(VENV)/bin/python bench/setup_peers.py --into .venv-bench
 	$(VENV)/bin/python bench/collectives.py $(or $(ARGS),--targets --json out/bench.jsonl --plot out/bench.png)
 
+# From elsewhere: the generator would import the source tree, which has no core.
 docs: $(VENV)/.installed
 	$(VENV)/bin/python -P -m jhetcc env --markdown > docs/options.md
-	$(VENV)/bin/python -P -c "import glob, sys; sys.path += glob.glob('$(BUILD)/lib/python*/site-packages'); \
-	  from nanobind.stubgen import main; main(['-m', 'jhetcc._core', '-o', 'jhetcc/_core.pyi'])"
+	cd / && $(abspath $(VENV))/bin/python -P -c "import glob, sys; sys.path += glob.glob('$(abspath $(BUILD))/lib/python*/site-packages'); \
+	  from nanobind.stubgen import main; main(['-m', 'jhetcc._core', '-o', '$(CURDIR)/jhetcc/_core.pyi'])"
 
 clean:
 	rm -rf build out .venv .venv-*

@@ -40,7 +40,11 @@ def cases(size):
     def past_caches():
         _core.copy_past_caches(target, left)
 
-    return {"memcpy": memcpy, "past caches": past_caches, "add": lambda: _core.reduce(target, [left, right], _F32, _SUM)}
+    return {
+        "memcpy": memcpy,
+        "past caches": past_caches,
+        "add": lambda: _core.reduce(target, [left, right], _F32, _SUM),
+    }
 
 
 def gigabytes_per_s(call, size, calls):

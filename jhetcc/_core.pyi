@@ -108,6 +108,11 @@ def reduce(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C'
     the schedule's binary form; divisor divides a complete mean. Raises ValueError for a pair that does not exist.
     """
 
+def copy_past_caches(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    """
+    Copy uint8 arrays by non-temporal stores, which leave the target out of the caches.
+    """
+
 def simd_name() -> str:
     """The instruction set of the reductions: avx512, avx2 or base."""
 
