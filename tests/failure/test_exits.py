@@ -171,9 +171,11 @@ def test_exit_without_close(end):
         f"import jhetcc, numpy\ncomm = jhetcc.init(devices=1)\nassert comm.all_reduce(numpy.array(1)) == 2\n{last}\n"
     )
     for got, output, seconds in run_scripts(source, extra=SHORT):
-        # Who aborts ends the sum of a rank that has not returned from it.
-        is_ended = end == "abort" and got == 1 and "AbortedError" in output
-        assert (got == code or is_ended) and seconds < 20, (got, output)
+        assert seconds < 20, output
+        # Who leaves in the middle of a call ends the sum of a rank that has not returned from it yet.
+        if end == "thread in a call" and got == 1 and "the communicator has ended" in output:
+            continue
+        assert got == code, (got, output)
         words = output.lower()
         assert not any(
             word in words for word in ("fatal", "abort", "core dumped", "segmentation", "terminate called")
