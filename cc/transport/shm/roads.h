@@ -2,8 +2,8 @@
 // Which of three roads a payload takes, by what they have cost lately: one thread, no I/O, the same bytes either way.
 // Changing roads has a price of its own, so another road is tried for several payloads in a row, and seldom.
 // Reading the peer costs by the page and needs nobody's help. Staging copies twice: through the caches, which is the
-// fastest where the two cores share one and the slowest where they do not; or past them, which lies between. Which
-// cores those are changes while a job runs.
+// fastest where the two cores share one and the slowest where they do not; or past them, which is the fastest there.
+// Which cores those are changes while a job runs.
 #pragma once
 
 #include <algorithm>
