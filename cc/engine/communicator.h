@@ -29,7 +29,7 @@ struct Engine::Communicator {
   }
 };
 
-struct Engine::Active final : OperationHost {
+struct Engine::Active final : OperationHost, NativeSink {
   Engine* engine = nullptr;
   Communicator* communicator = nullptr;
   Request request;
@@ -52,6 +52,8 @@ struct Engine::Active final : OperationHost {
     JHETCC_CHECK(rail != nullptr, "no rail to member " + std::to_string(member) + " of " + communicator->spec.name);
     return rail;
   }
+  NativePort& native() override { return *communicator->spec.native; }
+  void onNativeDone(uint64_t token, const Status& status) override { engine->onNativeDone(token, status); }
   void fillHeader(transport::FrameHeader& header) override {
     header.communicator = communicator->spec.id;
     header.source = static_cast<uint32_t>(communicator->spec.self);

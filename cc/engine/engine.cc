@@ -160,6 +160,13 @@ void Engine::beginActive() {
         {});
     return;
   }
+  if (!schedule.circles.empty() && !active_->communicator->spec.native) {
+    abortCommunicator(active_->communicator->spec.id,
+                      Status(Kind::kInternal, Scope::kCommunicator, "internal",
+                             active_->text() + ": the schedule calls a vendor's library and this rank opened none"),
+                      {});
+    return;
+  }
   const uint64_t asked = command.point_to_point ? hashText(messageType(command.text)) : command.text_hash;
   active_->fingerprint = hashNumber(command.point_to_point ? 0 : schedule.plan_hash, asked);
   active_->operation.begin(command.program, buffers, active_, &pool_, ++generation_);
@@ -290,6 +297,13 @@ void Engine::RailSink::onReleased(uint64_t cookie) {
     active->operation.onReleased(cookie);
 }
 
+void Engine::onNativeDone(uint64_t token, const Status& status) {
+  ++events_;
+  if (!active_ || !active_->begun || active_->withdrawn || !active_->operation.owns(token)) return;
+  active_->operation.onNativeDone(token);
+  if (!status.isOk()) abortCommunicator(active_->communicator->spec.id, status.withContext(active_->text()), {});
+}
+
 bool Engine::progress() {
   bool moved = false;
   if (!active_ && !queue_.empty()) {
@@ -303,6 +317,9 @@ bool Engine::progress() {
       onRailBroken(*rails_[i]);
       moved = true;
     }
+  }
+  if (active_ && active_->begun && !active_->withdrawn && active_->operation.awaitsNative()) {
+    active_->native().poll(*active_);
   }
   moved |= events_before != events_;
   if (active_) moved |= advanceActive();

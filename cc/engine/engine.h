@@ -39,6 +39,7 @@ struct CommunicatorSpec {
   int32_t self = 0;
   std::vector<int32_t> world_ranks;
   std::vector<std::string> places;  ///< "host:pid" by index
+  std::shared_ptr<NativePort> native;  ///< calls of the cluster's vendor library; null where there is none
 };
 
 /// What is asked, planned once and called many times. `program` is set before `ready`.
@@ -129,6 +130,7 @@ class Engine {
   void onFrame(rail::Rail& rail, const transport::FrameHeader& header, const void* payload);
   void onData(Communicator& communicator, const transport::FrameHeader& header, const void* payload);
   void onControl(Communicator& communicator, int from, const transport::FrameHeader& header, const void* payload);
+  void onNativeDone(uint64_t token, const Status& status);
   void onRailBroken(rail::Rail& rail);
   void tick(int64_t now_ns);
   void adoptParked();

@@ -179,7 +179,7 @@ void Engine::onRailBroken(rail::Rail& rail) {
     communicator->membership->peerGone(member->second, rail.brokenStatus(), clock_.nowNs());
     const bool is_active =
         active_ && active_->communicator == communicator.get() && active_->begun && !active_->withdrawn;
-    if (is_active && active_->operation.needs(member->second)) {
+    if (is_active && active_->operation.needs(member->second, rail.brokenStatus().code() == "left")) {
       abortCommunicator(id, rail.brokenStatus().withContext(active_->text()), {member->second});
     }
   }

@@ -35,6 +35,7 @@ std::shared_ptr<const Program> Program::make(std::shared_ptr<const Schedule> sch
     if (step.kind == StepKind::kRecv) {
       program->receive_steps.emplace_back(receiveKey(step.peer, step.stream), static_cast<int32_t>(i));
     }
+    if (schedule::isNative(step.kind)) program->native_steps.push_back(static_cast<int32_t>(i));
   }
   std::sort(program->receive_steps.begin(), program->receive_steps.end());
   program->schedule = std::move(schedule);
@@ -79,16 +80,19 @@ void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buf
   generation_ = generation & ((uint64_t{1} << (64 - kGenerationShift)) - 1);
   bytes_moved_ = 0;
   const size_t scratch_bytes = static_cast<size_t>(schedule_->scratch_bytes);
-  if (scratch_store_.size() < scratch_bytes + kScratchAlignment)
-    scratch_store_.resize(scratch_bytes + kScratchAlignment);
-  const uintptr_t base = reinterpret_cast<uintptr_t>(scratch_store_.data());
-  scratch_ = scratch_store_.data() + (kScratchAlignment - base % kScratchAlignment) % kScratchAlignment;
+  if (!scratch_store_) scratch_store_ = std::make_shared<std::vector<char>>();
+  if (scratch_store_->size() < scratch_bytes + kScratchAlignment)
+    scratch_store_->resize(scratch_bytes + kScratchAlignment);
+  const uintptr_t base = reinterpret_cast<uintptr_t>(scratch_store_->data());
+  scratch_ = scratch_store_->data() + (kScratchAlignment - base % kScratchAlignment) % kScratchAlignment;
+  native_open_ = 0;
   states_.assign(schedule_->steps.size(), StepState{});
   unfinished_.clear();
   for (size_t i = 0; i < schedule_->steps.size(); ++i) {
     states_[i].total = schedule::iterations(schedule_->steps[i].length, schedule_->chunk_bytes);
     unfinished_.push_back(static_cast<int32_t>(i));
   }
+  findNextNative();
 }
 
 int64_t Operation::bytesOf(const Step& step, int64_t iteration) const {
@@ -153,12 +157,17 @@ bool Operation::issue(int32_t index) {
   if (state.issued == state.total) return false;
   const Step& step = schedule_->steps[index];
   if (step.kind == StepKind::kRecv && !state.parked_first) return false;
+  if (schedule::isNative(step.kind) && index != next_native_) return false;
   if (state.issued - state.completed >= kWindow || !dependenciesMet(step, state.issued)) return false;
   switch (step.kind) {
     case StepKind::kSend:
       return issueSend(index, step, state);
     case StepKind::kRecv:
       return issueReceive(index, state);
+    case StepKind::kNativeReduce:
+    case StepKind::kNativeBroadcast:
+    case StepKind::kNativeAllReduce:
+      return issueNative(index, step, state);
     default:
       break;
   }
@@ -247,6 +256,58 @@ Status Operation::onMessage(const FrameHeader& header, const void* payload) {
   return Status::ok();
 }
 
+/// One order for all ranks: by (iteration + lag, step).
+void Operation::findNextNative() {
+  next_native_ = -1;
+  int64_t first = 0;
+  for (int32_t index : program_->native_steps) {
+    const StepState& state = states_[static_cast<size_t>(index)];
+    if (state.issued == state.total) continue;
+    const int64_t place = state.issued + schedule_->circles[schedule_->steps[static_cast<size_t>(index)].stream].lag;
+    if (next_native_ < 0 || place < first) {
+      next_native_ = index;
+      first = place;
+    }
+  }
+}
+
+bool Operation::issueNative(int32_t index, const Step& step, StepState& state) {
+  const bool has_source = step.sources_end > step.sources_begin;
+  const bool has_target = schedule::writes(step, schedule_->rank);
+  const std::vector<int32_t>& members = circleOf(step);
+  NativeCall call{};
+  call.kind = step.kind;
+  call.type = schedule_->type;
+  call.op = schedule_->op == schedule::ReduceOp::kMean ? schedule::ReduceOp::kSum : schedule_->op;
+  call.members = &members;
+  const auto root = std::find(members.begin(), members.end(), step.peer);
+  call.root = root == members.end() ? -1 : static_cast<int32_t>(root - members.begin());
+  call.bytes = static_cast<size_t>(bytesOf(step, state.issued));
+  if (has_source) {
+    const Operand& operand = schedule_->sources[static_cast<size_t>(step.sources_begin)];
+    call.source = place(operand, state.issued);
+    call.is_source_kept = operand.buffer == Buffer::kScratch;
+  }
+  if (has_target) {
+    call.target = place(step.target, state.issued);
+    call.is_target_kept = step.target.buffer == Buffer::kScratch;
+  }
+  call.program = program_;
+  call.scratch = scratch_store_;
+  call.token = cookieOf(index, state.issued);
+  bytes_moved_ += call.bytes;
+  ++native_open_;
+  ++state.issued;
+  findNextNative();
+  host_->native().start(std::move(call));
+  return true;
+}
+
+void Operation::onNativeDone(uint64_t token) {
+  --native_open_;
+  onFetched(token);
+}
+
 void Operation::runLocal(const Step& step, StepState& state) {
   const int64_t bytes = bytesOf(step, state.issued);
   work_left_ -= bytes;
@@ -301,6 +362,11 @@ void Operation::onReleased(uint64_t cookie) { onFetched(cookie); }
 
 void Operation::withdraw() {
   if (!schedule_) return;
+  if (native_open_ > 0) {
+    host_->native().drop();
+    scratch_store_.reset();  // the library may still write there
+    native_open_ = 0;
+  }
   for (size_t i = 0; i < states_.size(); ++i) {
     StepState& state = states_[i];
     const Step& step = schedule_->steps[i];
@@ -327,9 +393,14 @@ void Operation::withdraw() {
   schedule_ = nullptr;
 }
 
-bool Operation::needs(int32_t member) const {
+bool Operation::needs(int32_t member, bool has_left) const {
   for (int32_t index : unfinished_) {
     const Step& step = schedule_->steps[index];
+    if (schedule::isNative(step.kind)) {
+      const std::vector<int32_t>& members = circleOf(step);
+      if (!has_left && std::find(members.begin(), members.end(), member) != members.end()) return true;
+      continue;
+    }
     if (step.peer != member) continue;
     const StepState& state = states_[index];
     if (step.kind == StepKind::kSend && state.completed < state.total) return true;
@@ -350,6 +421,13 @@ std::vector<int32_t> Operation::waitingFor() const {
   for (int32_t index : unfinished_) {
     const Step& step = schedule_->steps[index];
     const StepState& state = states_[index];
+    if (schedule::isNative(step.kind)) {
+      if (state.completed == state.issued) continue;
+      for (int32_t member : circleOf(step)) {
+        if (member != schedule_->rank) members.push_back(member);
+      }
+      continue;
+    }
     const bool missing = step.kind == StepKind::kRecv ? !state.parked_first && state.issued < state.total
                                                       : step.kind == StepKind::kSend && state.completed < state.issued;
     if (missing) members.push_back(step.peer);

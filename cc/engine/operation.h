@@ -9,16 +9,18 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/native.h"
 #include "rail/rail.h"
 #include "schedule/schedule.h"
 #include "transport/transport.h"
 
 namespace jhetcc::engine {
 
-/// A schedule made ready to run: the receive steps found by (peer, stream). Shared and immutable.
+/// A schedule made ready to run: the receive steps found by (peer, stream), the native ones. Shared and immutable.
 struct Program {
   std::shared_ptr<const schedule::Schedule> schedule;
   std::vector<std::pair<uint64_t, int32_t>> receive_steps;  ///< (peer << 16 | stream, step), ascending
+  std::vector<int32_t> native_steps;
   static std::shared_ptr<const Program> make(std::shared_ptr<const schedule::Schedule> schedule);
   int32_t receiveStep(uint32_t peer, uint16_t stream) const;  ///< -1: none
 };
@@ -59,6 +61,7 @@ class OperationHost {
   virtual ~OperationHost() = default;
   virtual rail::Rail* railTo(int32_t member) = 0;
   virtual void fillHeader(transport::FrameHeader& header) = 0;
+  virtual NativePort& native() = 0;
 };
 
 class Operation {
@@ -74,14 +77,19 @@ class Operation {
   Status onMessage(const transport::FrameHeader& header, const void* payload);
   void onFetched(uint64_t token);
   void onReleased(uint64_t cookie);
+  void onNativeDone(uint64_t token);
   /// Does a cookie or token belong to this operation?
   bool owns(uint64_t cookie) const { return (cookie >> kGenerationShift) == generation_; }
 
-  /// Takes every message still under way back: afterwards no buffer is touched.
+  /// Native calls are under way: somebody must look whether they have ended.
+  bool awaitsNative() const { return native_open_ > 0; }
+
+  /// Takes every message and call still under way back: afterwards no buffer is touched.
   void withdraw();
   /// Members whose part is missing: unreceived messages, or sends not taken.
   std::vector<int32_t> waitingFor() const;
-  bool needs(int32_t member) const;
+  /// `has_left`: the member went on purpose, so what it had to do in native calls is done.
+  bool needs(int32_t member, bool has_left = false) const;
   uint64_t bytesMoved() const { return bytes_moved_; }
 
  private:
@@ -97,6 +105,9 @@ class Operation {
   bool issue(int32_t step_index);
   bool issueSend(int32_t index, const schedule::Step& step, StepState& state);
   bool issueReceive(int32_t index, StepState& state);
+  bool issueNative(int32_t index, const schedule::Step& step, StepState& state);
+  void findNextNative();
+  const std::vector<int32_t>& circleOf(const schedule::Step& step) const { return schedule_->circles[step.stream].members; }
   void runLocal(const schedule::Step& step, StepState& state);
   bool deliver(int32_t index, const transport::FrameHeader& header, const void* payload);
   void complete(int32_t index, int64_t iteration);
@@ -114,8 +125,10 @@ class Operation {
   int64_t work_left_ = 0;
   std::vector<StepState> states_;
   std::vector<int32_t> unfinished_;
-  std::vector<char> scratch_store_;
+  std::shared_ptr<std::vector<char>> scratch_store_;  ///< native calls under way keep it, too
   char* scratch_ = nullptr;
+  int32_t next_native_ = -1;  ///< the step whose next iteration is the rank's next native call; -1: none is left
+  int64_t native_open_ = 0;   ///< native calls begun and not ended
 };
 
 }  // namespace jhetcc::engine

@@ -18,6 +18,8 @@ constexpr size_t kHeaderBytes = 72;
 constexpr size_t kStepBytes = 1 + 1 + 2 + 4 + 8 + 1 + 8 + 4 + 4 + 4;
 constexpr size_t kSourceBytes = 1 + 8 + 4;
 constexpr size_t kDependencyBytes = 4 + 4;
+constexpr size_t kCircleBytes = 2 + 4;
+constexpr size_t kMemberBytes = 4;
 
 /// Takes values from the front; the caller has checked that there are enough bytes.
 class Reader {
@@ -43,7 +45,7 @@ class Reader {
 };
 
 struct Counts {
-  size_t steps, sources, dependencies;
+  size_t steps, sources, dependencies, circles, members;
 };
 
 Result<Counts> takeHeader(Reader& reader, size_t size, Schedule& schedule) {
@@ -55,11 +57,11 @@ Result<Counts> takeHeader(Reader& reader, size_t size, Schedule& schedule) {
   schedule.rank = reader.take<int32_t>();
   const uint8_t type = reader.take<uint8_t>();
   const uint8_t op = reader.take<uint8_t>();
-  const uint16_t reserved = reader.take<uint16_t>();
+  const uint16_t circles = reader.take<uint16_t>();
   const int32_t steps = reader.take<int32_t>();
   const int32_t sources = reader.take<int32_t>();
   const int32_t dependencies = reader.take<int32_t>();
-  if (reserved != 0 || reader.take<int32_t>() != 0) return badSchedule("a reserved field is not 0");
+  const int32_t members = reader.take<int32_t>();
   if (type > static_cast<uint8_t>(DataType::kComplex128)) return badSchedule("no type " + std::to_string(type));
   if (op > static_cast<uint8_t>(ReduceOp::kMean)) return badSchedule("no op " + std::to_string(op));
   schedule.type = static_cast<DataType>(type);
@@ -69,11 +71,13 @@ Result<Counts> takeHeader(Reader& reader, size_t size, Schedule& schedule) {
   schedule.output_bytes = reader.take<int64_t>();
   schedule.scratch_bytes = reader.take<int64_t>();
   schedule.plan_hash = reader.take<uint64_t>();
-  if (steps < 0 || sources < 0 || dependencies < 0) return badSchedule("a negative count in the header");
-  const Counts counts{static_cast<size_t>(steps), static_cast<size_t>(sources), static_cast<size_t>(dependencies)};
+  if (steps < 0 || sources < 0 || dependencies < 0 || members < 0) return badSchedule("a negative count in the header");
+  const Counts counts{static_cast<size_t>(steps), static_cast<size_t>(sources), static_cast<size_t>(dependencies),
+                      circles, static_cast<size_t>(members)};
   // Counts are below 2^31 and entries below 64 bytes: no overflow.
   const uint64_t wanted = kHeaderBytes + uint64_t{counts.steps} * kStepBytes + uint64_t{counts.sources} * kSourceBytes +
-                          uint64_t{counts.dependencies} * kDependencyBytes;
+                          uint64_t{counts.dependencies} * kDependencyBytes + uint64_t{counts.circles} * kCircleBytes +
+                          uint64_t{counts.members} * kMemberBytes;
   if (wanted != size) {
     return badSchedule("the counts of the header need " + std::to_string(wanted) + " bytes, there are " +
                        std::to_string(size));
@@ -104,6 +108,22 @@ void takeSteps(Reader& reader, size_t count, std::vector<Step>& steps) {
   });
 }
 
+/// The members of circle k begin where those of circle k-1 end.
+Status takeCircles(Reader& reader, const Counts& counts, std::vector<Circle>& circles) {
+  std::vector<int32_t> ends(counts.circles), members(counts.members);
+  circles.resize(counts.circles);
+  reader.column<uint16_t>(counts.circles, [&](size_t i, uint16_t v) { circles[i].lag = v; });
+  reader.column<int32_t>(counts.circles, [&](size_t i, int32_t v) { ends[i] = v; });
+  reader.column<int32_t>(counts.members, [&](size_t i, int32_t v) { members[i] = v; });
+  int32_t begin = 0;
+  for (size_t i = 0; i < counts.circles; ++i) {
+    if (ends[i] < begin || static_cast<size_t>(ends[i]) > counts.members) return badSchedule("circle_end descends");
+    circles[i].members.assign(members.begin() + begin, members.begin() + ends[i]);
+    begin = ends[i];
+  }
+  return static_cast<size_t>(begin) == counts.members ? Status::ok() : badSchedule("circle_end is not their number");
+}
+
 /// `final` is a byte in the form and a bool in the value: anything but 0 and 1 is refused.
 Status checkFinals(const void* data, size_t steps) {
   const auto* finals = static_cast<const unsigned char*>(data) + kHeaderBytes + steps;
@@ -132,6 +152,7 @@ Result<std::shared_ptr<const Schedule>> decode(const void* data, size_t size) {
   dependencies.resize(counts.dependencies);
   reader.column<int32_t>(counts.dependencies, [&](size_t i, int32_t v) { dependencies[i].step = v; });
   reader.column<int32_t>(counts.dependencies, [&](size_t i, int32_t v) { dependencies[i].distance = v; });
+  JHETCC_RETURN_IF_ERROR(takeCircles(reader, counts, schedule->circles));
   JHETCC_RETURN_IF_ERROR(validate(*schedule));
   return std::shared_ptr<const Schedule>(std::move(schedule));
 }

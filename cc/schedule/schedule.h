@@ -21,7 +21,16 @@
 
 namespace jhetcc::schedule {
 
-enum class StepKind : uint8_t { kSend = 0, kRecv = 1, kReduce = 2, kCopy = 3, kFill = 4 };
+enum class StepKind : uint8_t {
+  kSend = 0,
+  kRecv,
+  kReduce,
+  kCopy,
+  kFill,
+  kNativeReduce,
+  kNativeBroadcast,
+  kNativeAllReduce,
+};
 enum class Buffer : uint8_t { kInput = 0, kOutput = 1, kScratch = 2 };
 constexpr int32_t kWhole = -1;
 
@@ -58,13 +67,21 @@ struct Dependency {
   int32_t distance;
 };
 
+/// The ranks of one vendor's communicator, in its order. Circles of the same ranks are one communicator.
+struct Circle {
+  uint16_t lag;  ///< iterations that its calls come late in the order of native calls
+  std::vector<int32_t> members;
+};
+
 /// One step, a row of the columns. Sources: send and copy have one, reduce one or more (reduced left to right), recv
-/// and fill none. send has no target.
+/// and fill none. send has no target. Native steps: a reduction has one source on every member and a target at the root
+/// (all_reduce: on every member); a broadcast has a source at the root and a target on every member, at the root perhaps
+/// the source itself, which is then left alone.
 struct Step {
   StepKind kind;
   bool final;       ///< reduce: the result is complete, apply the mean's division
-  uint16_t stream;  ///< send, recv
-  int32_t peer;     ///< send, recv: index within the communicator, else -1
+  uint16_t stream;  ///< send, recv; native: number of its circle
+  int32_t peer;     ///< send, recv: index within the communicator; native: the root, -1 for all_reduce; else -1
   int64_t length;   ///< bytes
   Operand target;
   int32_t sources_begin, sources_end;            ///< into Schedule::sources
@@ -82,7 +99,14 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<Operand> sources;
   std::vector<Dependency> dependencies;
+  std::vector<Circle> circles;
 };
+
+inline bool isNative(StepKind kind) { return kind >= StepKind::kNativeReduce; }
+/// Whether a rank writes a target in this step.
+inline bool writes(const Step& step, int32_t rank) {
+  return step.kind != StepKind::kSend && (step.kind != StepKind::kNativeReduce || step.peer == rank);
+}
 
 inline int64_t iterations(int64_t length, int64_t chunk_bytes) {
   return length <= chunk_bytes ? 1 : (length + chunk_bytes - 1) / chunk_bytes;

@@ -9,17 +9,23 @@
 namespace jhetcc::schedule {
 namespace {
 
-constexpr uint8_t kKinds = 5;
+constexpr uint8_t kKinds = 8;
 constexpr uint8_t kBuffers = 3;
 constexpr int64_t kBytesMax = int64_t{1} << 62;  // sums of a length and a chunk stay below 2^63
 
 const char* kindName(StepKind kind) {
-  constexpr const char* kNames[kKinds] = {"send", "recv", "reduce", "copy", "fill"};
+  constexpr const char* kNames[kKinds] = {"send", "recv",          "reduce",           "copy",
+                                           "fill", "native_reduce", "native_broadcast", "native_all_reduce"};
   return static_cast<uint8_t>(kind) < kKinds ? kNames[static_cast<uint8_t>(kind)] : "unknown";
 }
 
 Status badStep(size_t index, const Step& step, const std::string& what) {
   return badSchedule("step " + std::to_string(index) + " (" + kindName(step.kind) + "): " + what);
+}
+
+bool isReduction(const Step& step) {
+  return step.kind == StepKind::kReduce || step.kind == StepKind::kNativeReduce ||
+         step.kind == StepKind::kNativeAllReduce;
 }
 
 bool isMessage(const Step& step) { return step.kind == StepKind::kSend || step.kind == StepKind::kRecv; }
@@ -48,7 +54,7 @@ bool operandFits(const Schedule& schedule, const Step& step, const Operand& oper
   }
   const int64_t bytes = bufferBytes(schedule, operand.buffer);
   if (extent > bytes || operand.offset > bytes - extent) return false;
-  return step.kind != StepKind::kReduce || operand.offset % static_cast<int64_t>(itemSize(schedule.type)) == 0;
+  return !isReduction(step) || operand.offset % static_cast<int64_t>(itemSize(schedule.type)) == 0;
 }
 
 Status checkHeader(const Schedule& schedule) {
@@ -81,6 +87,44 @@ Status checkHeader(const Schedule& schedule) {
   return Status::ok();
 }
 
+Status checkCircles(const Schedule& schedule) {
+  for (size_t i = 0; i < schedule.circles.size(); ++i) {
+    std::vector<int32_t> members = schedule.circles[i].members;
+    std::sort(members.begin(), members.end());
+    const bool is_twice = std::adjacent_find(members.begin(), members.end()) != members.end();
+    if (members.size() < 2 || is_twice || members.front() < 0 || members.back() >= schedule.size) {
+      return badSchedule("circle " + std::to_string(i) + " is not two or more of the ranks, each once");
+    }
+  }
+  return Status::ok();
+}
+
+Status checkNative(const Schedule& schedule, size_t index, const Step& step) {
+  if (step.stream >= schedule.circles.size()) {
+    return badStep(index, step, "no circle " + std::to_string(step.stream));
+  }
+  const std::vector<int32_t>& members = schedule.circles[step.stream].members;
+  const auto isMember = [&](int32_t rank) { return std::find(members.begin(), members.end(), rank) != members.end(); };
+  if (!isMember(schedule.rank)) return badStep(index, step, "this rank is not in its circle");
+  const bool has_root = step.kind != StepKind::kNativeAllReduce;
+  if (has_root ? !isMember(step.peer) : step.peer != -1) {
+    return badStep(index, step, "peer " + std::to_string(step.peer) + " is no root in its circle");
+  }
+  return Status::ok();
+}
+
+int32_t fewestSources(const Schedule& schedule, const Step& step) {
+  switch (step.kind) {
+    case StepKind::kRecv:
+    case StepKind::kFill:
+      return 0;
+    case StepKind::kNativeBroadcast:
+      return step.peer == schedule.rank ? 1 : 0;
+    default:
+      return 1;
+  }
+}
+
 Status checkShape(const Schedule& schedule, size_t index, const Step& step) {
   if (static_cast<uint8_t>(step.kind) >= kKinds) {
     return badStep(index, step, "no kind " + std::to_string(static_cast<int>(step.kind)));
@@ -93,18 +137,19 @@ Status checkShape(const Schedule& schedule, size_t index, const Step& step) {
       return badStep(index, step,
                      "peer " + std::to_string(step.peer) + " is no other rank of " + std::to_string(schedule.size));
     }
+  } else if (isNative(step.kind)) {
+    JHETCC_RETURN_IF_ERROR(checkNative(schedule, index, step));
   } else if (step.peer != -1 || step.stream != 0) {
     return badStep(index, step, "peer or stream is set on a local step");
   }
   const int32_t sources = step.sources_end - step.sources_begin;
-  const bool none = step.kind == StepKind::kRecv || step.kind == StepKind::kFill;
-  const bool any = step.kind == StepKind::kReduce;
-  if (none ? sources != 0 : any ? sources < 1 : sources != 1) {
+  const int32_t fewest = fewestSources(schedule, step);
+  if (sources < fewest || (sources > fewest && step.kind != StepKind::kReduce)) {
     return badStep(index, step, "sources are " + std::to_string(sources));
   }
   if (step.final && step.kind != StepKind::kReduce) return badStep(index, step, "final is set but it is no reduction");
-  if (step.kind == StepKind::kReduce && (schedule.type == DataType::kBytes || schedule.op == ReduceOp::kNone ||
-                                         step.length % static_cast<int64_t>(itemSize(schedule.type)) != 0)) {
+  if (isReduction(step) && (schedule.type == DataType::kBytes || schedule.op == ReduceOp::kNone ||
+                            step.length % static_cast<int64_t>(itemSize(schedule.type)) != 0)) {
     return badStep(index, step,
                    "length " + std::to_string(step.length) + ", type or op of the schedule cannot be reduced");
   }
@@ -119,7 +164,7 @@ Status checkOperands(const Schedule& schedule, size_t index, const Step& step) {
                          " is outside its buffer, a ring outside scratch, or not on whole items");
     }
   }
-  if (step.kind == StepKind::kSend) {
+  if (!writes(step, schedule.rank)) {
     const bool empty = step.target.buffer == Buffer::kInput && step.target.offset == 0 && step.target.wrap == 0;
     return empty ? Status::ok() : badStep(index, step, "target is set");
   }
@@ -200,6 +245,7 @@ Status badSchedule(const std::string& what) {
 
 Status validate(const Schedule& schedule) {
   JHETCC_RETURN_IF_ERROR(checkHeader(schedule));
+  JHETCC_RETURN_IF_ERROR(checkCircles(schedule));
   for (size_t i = 0; i < schedule.steps.size(); ++i) {
     const Step& step = schedule.steps[i];
     JHETCC_RETURN_IF_ERROR(checkShape(schedule, i, step));

@@ -10,7 +10,7 @@ import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
-from jhetcc.planner import Layout, candidates, plan
+from jhetcc.planner import ClusterShape, Layout, Vendor, candidates, plan
 from jhetcc.schedule import Operation
 
 FULL = (1, 2, 3, 4, 5, 8)
@@ -29,6 +29,19 @@ CHUNKED = (
     ("broadcast(u64[300], root=0)", 80),
     ("all_gather(u64[70])", 24),
 )
+# Clusters whose library does the native stages: the ranks of each, by size of the communicator.
+CLUSTERS = {
+    2: (((0, 1),),),
+    3: (((0, 1), (2,)),),
+    4: (((0, 1), (2, 3)), ((0,), (1, 2, 3))),
+    5: (((0, 2, 4), (1, 3)),),
+    8: (((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 3, 6), (1, 4, 7), (2, 5))),
+}
+CLUSTERED = (
+    "psum(u64[9])", "pmax(u64[1])", "pmean(f64[33])", "psum(u64[0])", "reduce(u64[7], op=max, root={last})",
+    "psum_scatter(u64[{n},2])", "all_gather(b8[5])", "broadcast(u64[5], root=1)", "all_to_all(u64[{n},3])", "barrier()",
+)  # fmt: skip
+CLUSTERED_CHUNKED = (("psum(u64[500])", 64), ("psum(u64[5001])", 8000), ("all_gather(u64[70])", 24), ("psum_scatter(u64[{n},90])", 80))
 
 
 def text_of(pattern: str, n: int) -> str:
@@ -45,13 +58,26 @@ def entry(label: str, algorithm: str, members: list[tuple[str, bytes]]) -> bytes
     return head + b"".join(packed(text.encode()) + packed(blob) for text, blob in members)
 
 
-def collective(text: str, n: int, chunk: int | None = None) -> list[bytes]:
+def collective(text: str, n: int, chunk: int | None = None, layout: Layout | None = None) -> list[bytes]:
     operation = Operation.parse(text)
+    layout = layout or Layout.local(n)
     label = text if chunk is None else f"{text} in {chunk}"
     entries = []
-    for algorithm, _ in candidates(operation, Layout.local(n)):
-        schedules = plan(operation, Layout.local(n), algorithm=algorithm, chunk_bytes=chunk).expand_all()
-        entries.append(entry(label, algorithm, [(text, s.to_bytes()) for s in schedules]))
+    for algorithm, _ in candidates(operation, layout):
+        if layout.clusters and not algorithm.startswith("hierarchical"):
+            continue
+        schedules = plan(operation, layout, algorithm=algorithm, chunk_bytes=chunk).expand_all()
+        shapes = " on " + "+".join(str(shape.size) for shape in layout.clusters) if layout.clusters else ""
+        entries.append(entry(label + shapes, algorithm, [(text, s.to_bytes()) for s in schedules]))
+    return entries
+
+
+def clustered(n: int, ranks: tuple[tuple[int, ...], ...], *, uniform: bool) -> list[bytes]:
+    vendor = Vendor("pretend", uniform=uniform)
+    layout = Layout((0,) * n, clusters=tuple(ClusterShape(of, vendor=vendor) for of in ranks))
+    entries = [one for pattern in CLUSTERED for one in collective(text_of(pattern, n), n, None, layout)]
+    for pattern, chunk in CLUSTERED_CHUNKED:
+        entries += collective(text_of(pattern, n), n, chunk, layout)
     return entries
 
 
@@ -71,6 +97,9 @@ def main() -> None:
             entries += collective(text_of(pattern, n), n)[: None if n not in AFTER_LOSS else 1]
         for pattern, chunk in CHUNKED if n in FULL else ():
             entries += collective(text_of(pattern, n), n, chunk)
+    for n, vectors in CLUSTERS.items():
+        for ranks in vectors:
+            entries += clustered(n, ranks, uniform=len(vectors) == 1)
     for n in (2, 3, 4, 5, 8):
         for name, items in (("short", 6), ("long", 4000)):
             texts = [""] * n

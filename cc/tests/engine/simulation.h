@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "engine/engine.h"
+#include "pretend_library.h"
 #include "schedules.h"
 #include "transport/sim/sim.h"
 
@@ -93,6 +94,7 @@ class Simulation {
   bool isUp(int rank) { return !this->rank(rank).dead && !this->rank(rank).stopped; }
 
   transport::sim::Network network;
+  PretendLibrary library;  ///< of every cluster
   bool limit_time = true;  ///< check that every operation ends in time
 
  private:
