@@ -83,6 +83,9 @@ class Library {
   virtual Result<std::string> makeToken(int32_t size, bool is_first) = 0;
   /// Collective; blocks until all members are there. Call it where it may block for ever.
   virtual Result<std::unique_ptr<Communicator>> create(const Group& group) = 0;
+  /// A call never came back: its thread stays in the library for good. From now on communicators are left behind, not
+  /// destroyed, and the process ends without the library's exit handlers.
+  virtual void giveUp() = 0;
 };
 
 }  // namespace jhetcc::ccl

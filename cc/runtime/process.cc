@@ -26,7 +26,7 @@ std::atomic<uint64_t>& forkGeneration() {
 
 Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, const std::vector<int32_t>& world_ranks,
                                                  const std::vector<int64_t>& ordinals, uint64_t births_before) {
-  std::shared_ptr<Process> process(new Process(births_before));
+  std::shared_ptr<Process> process(new Process(births_before, options.spin_ns));
   Result<std::unique_ptr<trace::Recorder>> recorder = trace::Recorder::create(kRecordsKept);
   if (!recorder.isOk()) return recorder.status();
   process->trace_.recorder = std::move(recorder).value();
@@ -37,7 +37,8 @@ Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, c
   return process;
 }
 
-Process::Process(uint64_t births_before) : fork_generation_(forkGeneration().load()), births_before_(births_before) {}
+Process::Process(uint64_t births_before, int64_t spin_ns)
+    : spin_ns_(spin_ns), fork_generation_(forkGeneration().load()), births_before_(births_before) {}
 
 bool Process::isForked() const { return fork_generation_ != forkGeneration().load(std::memory_order_relaxed); }
 
@@ -45,6 +46,9 @@ Process::~Process() {
   if (isForked()) {
     for (auto& runner : runners_)
       (void)runner.release();  // its threads are in the parent; nothing here may wait for them
+    // Nor may a vendor's library be called here.
+    new std::map(std::move(communicators_));
+    new std::shared_ptr(std::move(library_));
     return;
   }
   close(0);
@@ -89,8 +93,15 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
     forgetCalls();
   }
   for (int32_t slot : members) {
-    engine::CommunicatorSpec spec{name,        id,    epoch, communicator->member_of_slot[static_cast<size_t>(slot)],
-                                  world_ranks, places};
+    engine::CommunicatorSpec spec{name,        id,     epoch, communicator->member_of_slot[static_cast<size_t>(slot)],
+                                  world_ranks, places, nullptr};
+    Runner* runner = runners_[static_cast<size_t>(slot)].get();
+    const auto inCluster = [&](int32_t rank) { return std::count(library_->world_ranks.begin(), library_->world_ranks.end(), rank) > 0; };
+    if (library_ && inCluster(runner->worldRank())) {
+      communicator->natives.push_back(std::make_shared<NativeWorker>(library_, id, world_ranks, runner->worldRank(),
+                                                                     [runner] { runner->wake(); }, spin_ns_));
+      spec.native = communicator->natives.back();
+    }
     runners_[static_cast<size_t>(slot)]->withEngine([&](engine::Engine& engine) { engine.createCommunicator(spec); });
   }
   return Status::ok();
@@ -109,6 +120,7 @@ void Process::destroyCommunicator(const std::string& name) {
     if (communicator->member_of_slot[slot] < 0) continue;
     runners_[slot]->withEngine([&](engine::Engine& engine) { engine.destroyCommunicator(communicator->id); });
   }
+  for (auto& native : communicator->natives) native->end();
 }
 
 std::shared_ptr<Communicator> Process::find(std::string_view name) {
@@ -237,6 +249,12 @@ void Process::close(int64_t timeout_ns) {
     }
     runner->stop();
   }
+  for (auto& [name, communicator] : communicators_) {
+    for (auto& native : communicator->natives) native->end();
+  }
+  if (!library_) return;
+  closeLibrary(std::move(library_));
+  (void)waitForNativeThreads(std::max<int64_t>(deadline - clock_.nowNs(), 0));
 }
 
 }  // namespace jhetcc::runtime

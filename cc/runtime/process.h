@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "runtime/native.h"
 #include "runtime/runner.h"
 #include "runtime/ticket.h"
 #include "trace/trace.h"
@@ -38,6 +39,7 @@ struct Communicator {
   std::vector<int32_t> member_of_slot;  ///< local rank -> index, -1: no member
   int32_t only_slot = -1;               ///< the one local member, if there is just one
   std::shared_ptr<LocalJoin> join;      ///< where several local ranks are members
+  std::vector<std::shared_ptr<NativeWorker>> natives;  ///< of the local ranks whose cluster has a library
   /// Keys point into the sets. At most kCommandsMax and those being planned; calls under way keep theirs.
   std::unordered_map<std::string_view, std::shared_ptr<const CommandSet>> commands;
   std::atomic<bool> closed{false};  ///< destroyed, replaced or the process closed: what was made ready fails
@@ -84,6 +86,9 @@ class Process {
   void addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint);
   void startThreads();
 
+  /// The vendor's library of this process's cluster; communicators made from now on can call it.
+  void useLibrary(std::shared_ptr<const LibraryInUse> in_use) { library_ = std::move(in_use); }
+
   Status createCommunicator(const std::string& name, uint64_t epoch, std::vector<int32_t> world_ranks,
                             std::vector<std::string> places);
   void destroyCommunicator(const std::string& name);
@@ -115,7 +120,7 @@ class Process {
   void close(int64_t timeout_ns);
 
  private:
-  explicit Process(uint64_t births_before);
+  Process(uint64_t births_before, int64_t spin_ns);
   bool isForked() const;
   std::shared_ptr<const CommandSet> commandSet(Communicator& communicator, std::string_view text, bool ask);
   Status forkedStatus(const std::string& text) const;
@@ -131,6 +136,8 @@ class Process {
   trace::Trace trace_;
   std::vector<std::unique_ptr<Runner>> runners_;
   std::map<int64_t, int32_t> slot_of_ordinal_;
+  std::shared_ptr<const LibraryInUse> library_;
+  const int64_t spin_ns_;
 
   const uint64_t fork_generation_;
   const uint64_t births_before_;

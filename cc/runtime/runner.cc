@@ -41,8 +41,8 @@ void blockSignals() {
 Runner::Runner(int32_t world_rank, const RunnerOptions& options, const Clock& clock, trace::Trace& trace)
     : options_(options),
       clock_(clock),
-      engine_(world_rank, options.engine, clock, trace),
-      wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+      wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      engine_(world_rank, options.engine, clock, trace) {}
 
 Runner::~Runner() { stop(); }
 

@@ -51,6 +51,8 @@ class Runner {
   void enqueueCompletion(Ticket* ticket);
   /// A ticket was delivered: its watcher may be asleep here. The progress thread watches none and sleeps on.
   void wakeWaiters();
+  /// Something happened that a pass should see; from any thread.
+  void wake();
 
  private:
   bool pass();
@@ -61,12 +63,12 @@ class Runner {
   void lockForDriving(std::unique_lock<std::mutex>& lock);
   void leaveDriving(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_t timeout_ns);
-  void wake();
   void progressThread();
   void completionThread();
 
   const RunnerOptions options_;
   const Clock& clock_;
+  Fd wake_fd_;  ///< before the engine: what it holds may wake us until it is gone
   engine::Engine engine_;
   std::mutex mutex_;             ///< guards engine_
   std::atomic<int> wanting_{0};  ///< threads waiting for mutex_: spinners give way
@@ -74,7 +76,6 @@ class Runner {
   std::condition_variable no_driver_;
   std::atomic<bool> stop_{false};
   std::atomic<int> sleeping_watchers_{0};
-  Fd wake_fd_;
   std::vector<pollfd> poll_set_;
   std::thread progress_;
 

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/native.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+namespace jhetcc::runtime {
+namespace {
+
+using engine::NativeCall;
+using schedule::StepKind;
+
+constexpr int64_t kYieldNs = 1'000'000;
+constexpr int64_t kSliceNs = 50 * kNsPerMs;
+
+/// Threads in a library, whoever began them: close() waits for them.
+struct Threads {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int count = 0;
+};
+Threads& threads() {
+  static Threads* const all = new Threads;  // never destroyed: a stuck thread may outlive everything
+  return *all;
+}
+
+Status detachedThread(const char* name, std::function<void()> body) {
+  {
+    std::lock_guard<std::mutex> lock(threads().mutex);
+    ++threads().count;
+  }
+  const auto leave = [] {
+    std::lock_guard<std::mutex> lock(threads().mutex);
+    --threads().count;
+    threads().changed.notify_all();
+  };
+  auto kept = std::make_shared<std::function<void()>>(std::move(body));
+  Result<std::thread> thread = startThread(name, [kept, leave]() mutable {
+    (*kept)();
+    *kept = nullptr;  // what it holds ends before the thread counts as gone
+    leave();
+  });
+  if (!thread.isOk()) {
+    leave();
+    return thread.status();
+  }
+  std::move(thread).value().detach();
+  return Status::ok();
+}
+
+std::string listed(const std::vector<int32_t>& ranks) {
+  std::string text;
+  for (int32_t rank : ranks) text += (text.empty() ? "" : ".") + std::to_string(rank);
+  return text;
+}
+
+Status sayWhere(const LibraryInUse& in_use, const Status& status) {
+  const ccl::Capabilities& can = in_use.library->capabilities();
+  return status.withContext(can.name + " " + can.version);
+}
+
+/// Made by the first member, read by the others.
+Result<std::string> tokenOf(const LibraryInUse& in_use, const std::string& key, bool is_maker, int32_t size,
+                            bool is_first, const std::function<bool()>& cancelled) {
+  const SystemClock clock;
+  const net::Deadline deadline = net::Deadline::after(clock, in_use.timeout_ns, cancelled);
+  if (!is_maker) return in_use.store->get(key, deadline);
+  Result<std::string> token = in_use.library->makeToken(size, is_first);
+  if (!token.isOk()) return token;
+  JHETCC_RETURN_IF_ERROR(in_use.store->set(key, token.value(), deadline));
+  return token;
+}
+
+Result<std::unique_ptr<ccl::Communicator>> makeCommunicator(const LibraryInUse& in_use, const std::string& key,
+                                                            const std::vector<int32_t>& world_ranks, int32_t world_rank,
+                                                            bool is_first, const std::function<bool()>& cancelled) {
+  ccl::Group group;
+  group.size = static_cast<int32_t>(world_ranks.size());
+  group.rank = static_cast<int32_t>(std::find(world_ranks.begin(), world_ranks.end(), world_rank) - world_ranks.begin());
+  Result<std::string> token = tokenOf(in_use, key, group.rank == 0, group.size, is_first, cancelled);
+  if (!token.isOk()) return token.status();
+  group.token = std::move(token).value();
+  for (int32_t rank : is_first ? std::vector<int32_t>{} : world_ranks) {
+    const auto place = std::find(in_use.world_ranks.begin(), in_use.world_ranks.end(), rank);
+    if (place == in_use.world_ranks.end()) {
+      return Status(Kind::kInternal, Scope::kCommunicator, "internal",
+                    "rank " + std::to_string(rank) + " is in a native circle and not in its cluster");
+    }
+    group.of_first.push_back(static_cast<int32_t>(place - in_use.world_ranks.begin()));
+  }
+  return in_use.library->create(group);
+}
+
+/// Memory of ours that a library may use as long as it likes.
+class Staging {
+ public:
+  char* take(size_t bytes) {
+    if (bytes > size_) {
+      memory_.reset(new char[bytes]);
+      size_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<char[]> memory_;
+  size_t size_ = 0;
+};
+
+}  // namespace
+
+void closeLibrary(std::shared_ptr<const LibraryInUse> in_use) {
+  // Without a thread it is left behind, as if it were stuck.
+  auto* kept = new std::shared_ptr<const LibraryInUse>(std::move(in_use));
+  if (!detachedThread("jhetcc-library", [kept] { delete kept; }).isOk()) return;
+}
+
+bool waitForNativeThreads(int64_t timeout_ns) {
+  std::unique_lock<std::mutex> lock(threads().mutex);
+  return threads().changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [] { return threads().count == 0; });
+}
+
+Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& options,
+                                                        const std::function<bool()>& interrupted) {
+  struct Opening {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<bool> is_given_up{false};
+    bool is_done = false;
+    Status status;
+    std::shared_ptr<LibraryInUse> in_use = std::make_shared<LibraryInUse>();
+  };
+  auto opening = std::make_shared<Opening>();
+  LibraryInUse& in_use = *opening->in_use;
+  in_use.library = options.library;
+  in_use.world_ranks = options.world_ranks;
+  in_use.store = options.store;
+  in_use.timeout_ns = options.timeout_ns;
+  const std::string key = "library/" + options.job + "/" + listed(options.world_ranks);
+  JHETCC_RETURN_IF_ERROR(detachedThread("jhetcc-library", [opening, key, world_rank = options.world_rank] {
+    LibraryInUse& in_use = *opening->in_use;
+    auto made = makeCommunicator(in_use, key, in_use.world_ranks, world_rank, true,
+                                 [opening] { return opening->is_given_up.load(); });
+    std::lock_guard<std::mutex> lock(opening->mutex);
+    opening->status = made.status();
+    if (made.isOk()) {
+      in_use.first = std::make_shared<VendorCommunicator>();
+      in_use.first->communicator = std::move(made).value();
+    }
+    opening->is_done = true;
+    opening->changed.notify_all();
+  }));
+  const SystemClock clock;
+  const int64_t deadline = clock.nowNs() + options.timeout_ns;
+  std::unique_lock<std::mutex> lock(opening->mutex);
+  while (!opening->is_done) {
+    opening->changed.wait_for(lock, std::chrono::nanoseconds(kSliceNs));
+    if (opening->is_done) break;
+    const bool is_late = clock.nowNs() >= deadline;
+    lock.unlock();
+    const bool stop = is_late || interrupted();
+    lock.lock();
+    if (!stop || opening->is_done) continue;
+    opening->is_given_up.store(true);
+    options.library->giveUp();
+    const std::string what = "opening the library for ranks " + listed(options.world_ranks);
+    if (!is_late) return Status(Kind::kAborted, Scope::kProcess, "interrupted", what + " was interrupted");
+    return sayWhere(in_use, Status(Kind::kTimeout, Scope::kProcess, "library_timeout",
+                                   what + " took longer than init_timeout: one of these processes did not come, or the "
+                                          "library finds no way between them. Look at the library's own messages, or "
+                                          "set JHETCC_LIBRARY=none to do without it"));
+  }
+  if (!opening->status.isOk()) return sayWhere(in_use, opening->status);
+  return std::shared_ptr<const LibraryInUse>(opening->in_use);
+}
+
+class NativeWorker::Loop {
+ public:
+  Loop(std::shared_ptr<const LibraryInUse> in_use, uint64_t communicator, std::vector<int32_t> world_ranks,
+       int32_t world_rank, std::function<void()> wake, int64_t spin_ns)
+      : in_use_(std::move(in_use)),
+        key_("circle/" + std::to_string(communicator) + "/"),
+        world_ranks_(std::move(world_ranks)),
+        world_rank_(world_rank),
+        spin_ns_(spin_ns),
+        wake_(std::move(wake)) {}
+
+  // From the engine's thread.
+  void push(NativeCall call, const std::shared_ptr<Loop>& self) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back(std::move(call));
+    waiting_count_.fetch_add(1);
+    if (!has_thread_) {
+      const Status started = detachedThread("jhetcc-native", [self] { self->run(); });
+      has_thread_ = started.isOk();
+      if (!has_thread_) {
+        ended_.emplace_back(waiting_.back().token, started);
+        waiting_.clear();
+        waiting_count_.store(0);
+        has_ended_.store(true);
+      }
+    }
+    if (is_asleep_) changed_.notify_one();
+  }
+  bool poll(engine::NativeSink& sink) {
+    if (!has_ended_.load(std::memory_order_acquire)) return false;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      told_.swap(ended_);
+      has_ended_.store(false);
+    }
+    for (const auto& [token, status] : told_) sink.onNativeDone(token, status);
+    told_.clear();
+    return true;
+  }
+  /// `give_up`: a call under way is lost; else there is none.
+  void close(bool give_up) {
+    {
+      std::lock_guard<std::mutex> copying(copy_mutex_);  // a copy under way ends first, none begins any more
+      is_closed_.store(true);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    wake_ = nullptr;
+    waiting_.clear();
+    waiting_count_.store(0);
+    ended_.clear();
+    if (give_up && under_way_) {
+      under_way_->is_given_up.store(true);
+      if (!under_way_->communicator->abort().isOk()) in_use_->library->giveUp();
+    } else if (give_up && is_busy_) {
+      in_use_->library->giveUp();  // it may be making a communicator
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  void run() {
+    NativeCall call;
+    while (take(&call)) {
+      Status status;
+      try {
+        status = execute(call);
+      } catch (const std::exception& failure) {
+        status = Status(Kind::kInternal, Scope::kProcess, "internal", failure.what());
+      }
+      const uint64_t token = call.token;
+      call = NativeCall{};
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_busy_ = false;
+      if (is_closed_.load()) break;
+      ended_.emplace_back(token, std::move(status));
+      has_ended_.store(true, std::memory_order_release);
+      if (wake_) wake_();
+    }
+    circles_.clear();
+  }
+
+  /// Spins briefly, then gives way, then sleeps until there is a call. False: closed.
+  bool take(NativeCall* call) {
+    const SystemClock clock;
+    const int64_t begin = clock.nowNs();
+    while (waiting_count_.load() == 0 && !is_closed_.load()) {
+      const int64_t idle = clock.nowNs() - begin;
+      if (idle > spin_ns_ + kYieldNs) break;
+      if (idle > spin_ns_) sched_yield();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    is_asleep_ = true;
+    changed_.wait(lock, [this] { return !waiting_.empty() || is_closed_.load(); });
+    is_asleep_ = false;
+    if (is_closed_.load()) return false;
+    *call = std::move(waiting_.front());
+    waiting_.pop_front();
+    waiting_count_.fetch_sub(1);
+    is_busy_ = true;
+    return true;
+  }
+
+  Status execute(const NativeCall& call) {
+    if (call.bytes == 0) return Status::ok();  // for all members alike
+    Result<std::shared_ptr<VendorCommunicator>> found = circle(*call.members);
+    if (!found.isOk()) return sayWhere(*in_use_, found.status());
+    const std::shared_ptr<VendorCommunicator> vendor = found.value();
+    const bool is_in_place = call.kind == StepKind::kNativeBroadcast && call.source == call.target;
+    const void* source = call.source;
+    void* target = call.target;
+    const bool must_stage = !in_use_->library->capabilities().abortable;
+    const bool stages_source = must_stage && source && !call.is_source_kept;
+    const bool stages_target = must_stage && target && !is_in_place && !call.is_target_kept;
+    if (stages_source) {
+      char* copy = source_staging_.take(call.bytes);
+      std::lock_guard<std::mutex> copying(copy_mutex_);
+      if (is_closed_.load()) return Status::ok();  // nobody is told
+      std::memcpy(copy, source, call.bytes);
+      source = copy;
+    }
+    if (is_in_place) target = const_cast<void*>(source);
+    if (stages_target) target = target_staging_.take(call.bytes);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (is_closed_.load()) return Status::ok();
+      under_way_ = vendor.get();
+    }
+    const Status status = callLibrary(*vendor->communicator, call, source, target);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      under_way_ = nullptr;
+    }
+    if (status.isOk() && stages_target) {
+      std::lock_guard<std::mutex> copying(copy_mutex_);
+      if (!is_closed_.load()) std::memcpy(call.target, target, call.bytes);
+    }
+    return status.isOk() ? status : sayWhere(*in_use_, status);
+  }
+
+  static Status callLibrary(ccl::Communicator& vendor, const NativeCall& call, const void* source, void* target) {
+    const size_t count = call.bytes / schedule::itemSize(call.type);
+    switch (call.kind) {
+      case StepKind::kNativeReduce:
+        return vendor.reduce(source, target, count, call.type, call.op, call.root, nullptr);
+      case StepKind::kNativeAllReduce:
+        return vendor.allReduce(source, target, count, call.type, call.op, nullptr);
+      default:
+        return vendor.broadcast(source ? source : target, target, call.bytes, call.root, nullptr);
+    }
+  }
+
+  /// Made with the other members when it is first needed: all come here by the same call.
+  Result<std::shared_ptr<VendorCommunicator>> circle(const std::vector<int32_t>& members) {
+    std::shared_ptr<VendorCommunicator>& known = circles_[members];
+    if (!known) {
+      std::vector<int32_t> world_ranks;
+      for (int32_t member : members) world_ranks.push_back(world_ranks_[static_cast<size_t>(member)]);
+      if (world_ranks == in_use_->world_ranks) {
+        known = in_use_->first;
+      } else {
+        auto made = makeCommunicator(*in_use_, key_ + listed(world_ranks), world_ranks, world_rank_, false,
+                                     [this] { return is_closed_.load(); });
+        if (!made.isOk()) return made.status();
+        known = std::make_shared<VendorCommunicator>();
+        known->communicator = std::move(made).value();
+      }
+    }
+    if (!known->is_given_up.load()) return known;
+    return Status(Kind::kUnavailable, Scope::kCommunicator, "library_given_up",
+                  "an earlier call on ranks " + listed(members) + " never came back");
+  }
+
+  const std::shared_ptr<const LibraryInUse> in_use_;
+  const std::string key_;
+  const std::vector<int32_t> world_ranks_;
+  const int32_t world_rank_;
+  const int64_t spin_ns_;
+
+  std::atomic<size_t> waiting_count_{0};
+  std::atomic<bool> has_ended_{false};
+  std::atomic<bool> is_closed_{false};  ///< set under copy_mutex_
+  std::mutex copy_mutex_;               ///< held while the caller's memory is touched; never while a library is called
+  std::mutex mutex_;                    ///< guards what follows
+  std::condition_variable changed_;
+  std::deque<NativeCall> waiting_;
+  std::vector<std::pair<uint64_t, Status>> ended_;
+  std::function<void()> wake_;
+  VendorCommunicator* under_way_ = nullptr;
+  bool has_thread_ = false, is_asleep_ = false, is_busy_ = false;
+
+  // Of the thread alone.
+  std::map<std::vector<int32_t>, std::shared_ptr<VendorCommunicator>> circles_;
+  Staging source_staging_, target_staging_;
+  // Of the engine's thread alone.
+  std::vector<std::pair<uint64_t, Status>> told_;
+};
+
+NativeWorker::NativeWorker(std::shared_ptr<const LibraryInUse> in_use, uint64_t communicator,
+                           std::vector<int32_t> world_ranks, int32_t world_rank, std::function<void()> wake,
+                           int64_t spin_ns)
+    : loop_(std::make_shared<Loop>(std::move(in_use), communicator, std::move(world_ranks), world_rank, std::move(wake),
+                                   spin_ns)) {}
+
+NativeWorker::~NativeWorker() { end(); }
+
+void NativeWorker::start(engine::NativeCall call) { loop_->push(std::move(call), loop_); }
+bool NativeWorker::poll(engine::NativeSink& sink) { return loop_->poll(sink); }
+void NativeWorker::drop() { loop_->close(true); }
+void NativeWorker::end() { loop_->close(false); }
+
+}  // namespace jhetcc::runtime

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster's vendor library as this process uses it, and the thread that makes an engine's native calls. Vendors' calls
+// block, some for ever when a member dies: nothing here waits for one without a deadline.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ccl/library.h"
+#include "control/store.h"
+#include "engine/native.h"
+
+namespace jhetcc::runtime {
+
+/// A vendor's communicator; `is_given_up`: a call on it never came back, nobody may use it again.
+struct VendorCommunicator {
+  std::unique_ptr<ccl::Communicator> communicator;
+  std::atomic<bool> is_given_up{false};
+};
+
+/// The library of the cluster that this process is in. Shared by all its communicators; any thread.
+struct LibraryInUse {
+  std::shared_ptr<ccl::Library> library;
+  std::vector<int32_t> world_ranks;              ///< the cluster: members of the library's first communicator
+  std::shared_ptr<VendorCommunicator> first;     ///< of all of them
+  std::shared_ptr<control::StoreClient> store;   ///< by which members tell each other tokens
+  int64_t timeout_ns = 0;                        ///< for a token to come
+};
+
+struct OpenOptions {
+  std::shared_ptr<ccl::Library> library;
+  std::vector<int32_t> world_ranks;
+  int32_t world_rank = 0;  ///< this process's
+  std::shared_ptr<control::StoreClient> store;
+  int64_t timeout_ns = 0;
+  std::string job;  ///< tells the keys of this world from those of others
+};
+
+/// Makes the library's first communicator together with the cluster's other processes; kTimeout when they do not come.
+Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& options,
+                                                        const std::function<bool()>& interrupted);
+
+/// Destroys what openLibrary() made, once nobody uses it any more, on a thread of its own.
+void closeLibrary(std::shared_ptr<const LibraryInUse> in_use);
+
+/// Makes one rank's calls on one communicator, on a thread of its own that begins with the first. Memory of the caller
+/// is only touched under a lock that drop() takes: the library itself works on memory of ours.
+class NativeWorker final : public engine::NativePort {
+ public:
+  /// `wake` is called whenever a call has ended, from the thread; never after drop() or the end of this object.
+  NativeWorker(std::shared_ptr<const LibraryInUse> in_use, uint64_t communicator, std::vector<int32_t> world_ranks,
+               int32_t world_rank, std::function<void()> wake, int64_t spin_ns);
+  ~NativeWorker() override;
+
+  void start(engine::NativeCall call) override;
+  bool poll(engine::NativeSink& sink) override;
+  void drop() override;
+  /// Its thread ends, once no call is under way; nothing can be started any more.
+  void end();
+
+ private:
+  class Loop;
+  std::shared_ptr<Loop> loop_;
+};
+
+/// Waits until no thread of this file is left. False: some are stuck in a library at the deadline.
+bool waitForNativeThreads(int64_t timeout_ns);
+
+}  // namespace jhetcc::runtime
