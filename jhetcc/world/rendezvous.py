@@ -223,6 +223,8 @@ class Rendezvous:
         missing = list(range(total))
         while True:
             try:
+                # Asked first: who failed had said that it is here before, and what it failed for may be ours to find, too.
+                ended = self._client.try_get("failed", _CALL_SECONDS)
                 names = self._client.list(f"{what}/", _CALL_SECONDS)
             except PeerLostError:
                 if self._left() > _LIMITS_DIFFER_SECONDS:
@@ -232,7 +234,6 @@ class Rendezvous:
             missing = [k for k in range(total) if k not in there]
             if not missing:
                 return
-            ended = self._client.try_get("failed", _CALL_SECONDS)
             if ended is not None:
                 told = json.loads(ended)
                 if told["code"] == "init_timeout":  # the same limit passed there a moment earlier

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is left of an ``init()`` that failed late, and of a process that leaves as soon as it could."""
 
+import json
+import types
+
 from processes import run_scripts
+
+from jhetcc import config
+from jhetcc.world.rendezvous import Rendezvous
 
 FAILS_LATE = """
 import jhetcc, numpy, os
@@ -54,6 +60,26 @@ jhetcc.init(devices=1)
 """
     for code, output, _ in run_scripts(source):
         assert code == 0 and not output, output
+
+
+def test_a_failure_told_as_the_last_one_comes():
+    """Who came last found that settings differ and failed at once: the others find the same, in their own words."""
+
+    class Client:
+        came, failed = [0], None
+
+        def list(self, prefix, timeout):
+            names = [f"{prefix}{k}" for k in self.came]
+            self.came, self.failed = [0, 1], json.dumps({"code": "settings_differ", "text": "process 1"})
+            return names
+
+        def try_get(self, key, timeout):
+            return self.failed if key == "failed" else None
+
+    launch = types.SimpleNamespace(process_id=0, num_processes=2, coordinator="127.0.0.1:1", job=None, source="a test")
+    meeting = Rendezvous(config.read({}), launch, None, 10.0)  # type: ignore[arg-type]
+    meeting._client = Client()
+    meeting._wait_for("process", "never connected")
 
 
 def test_exit_without_close_waits_for_no_thread():
