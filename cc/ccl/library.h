@@ -72,6 +72,9 @@ class Communicator {
   virtual Status asyncError() { return Status::ok(); }
   /// From any thread: calls under way and later ones fail. kUnavailable where the library cannot.
   virtual Status abort() = 0;
+  /// From any thread, as soon as a member is lost or a call is given up: nothing here waits for the members any more, later
+  /// calls fail, and the process can end while a thread is stuck in the library.
+  virtual void leave() = 0;
 };
 
 class Library {
@@ -83,9 +86,8 @@ class Library {
   virtual Result<std::string> makeToken(int32_t size, bool is_first) = 0;
   /// Collective; blocks until all members are there. Call it where it may block for ever.
   virtual Result<std::unique_ptr<Communicator>> create(const Group& group) = 0;
-  /// A call never came back: its thread stays in the library for good. From now on communicators are left behind, not
-  /// destroyed, and the process ends without the library's exit handlers.
-  virtual void giveUp() = 0;
+  /// As Communicator::leave(), for a create() that is given up.
+  virtual void leave() = 0;
 };
 
 }  // namespace jhetcc::ccl

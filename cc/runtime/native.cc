@@ -174,7 +174,7 @@ Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& optio
     lock.lock();
     if (!stop || opening->is_done) continue;
     opening->is_given_up.store(true);
-    options.library->giveUp();
+    options.library->leave();
     const std::string what = "opening the library for ranks " + listed(options.world_ranks);
     if (!is_late) return Status(Kind::kAborted, Scope::kProcess, "interrupted", what + " was interrupted");
     return sayWhere(in_use, Status(Kind::kTimeout, Scope::kProcess, "library_timeout",
@@ -238,9 +238,9 @@ class NativeWorker::Loop {
     ended_.clear();
     if (give_up && under_way_) {
       under_way_->is_given_up.store(true);
-      if (!under_way_->communicator->abort().isOk()) in_use_->library->giveUp();
+      if (!under_way_->communicator->abort().isOk()) under_way_->communicator->leave();
     } else if (give_up && is_busy_) {
-      in_use_->library->giveUp();  // it may be making a communicator
+      in_use_->library->leave();  // it may be making a communicator
     }
     changed_.notify_all();
   }
