@@ -7,104 +7,30 @@ Pure: the environment is handed in. ``docs/options.md`` is written from this tab
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from jhetcc.errors import BadArgumentError
+from jhetcc.option_values import auto as _auto
+from jhetcc.option_values import count as _count
+from jhetcc.option_values import duration as _duration
+from jhetcc.option_values import limit as _limit
+from jhetcc.option_values import log_spec as _log
+from jhetcc.option_values import meant as _meant
+from jhetcc.option_values import microseconds as _microseconds
+from jhetcc.option_values import one_of as _one_of
+from jhetcc.option_values import profile_name as _profile
+from jhetcc.option_values import size as _bytes
+from jhetcc.option_values import switch as _switch
+from jhetcc.option_values import text as _text
 
 __all__ = ["PREFIX", "VERSION", "WIRE_VERSION", "Options", "Setting", "difference", "markdown", "read", "settings"]
 
 PREFIX = "JHETCC_"
 VERSION = "0.1.0"
 WIRE_VERSION = 1  # grows when frames, handshake or schedules change: processes of different numbers refuse each other
-
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_BYTES = {"": 1, "b": 1, "kb": 1 << 10, "kib": 1 << 10, "mb": 1 << 20, "mib": 1 << 20, "gb": 1 << 30, "gib": 1 << 30}
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
-_LEVELS = ("off", "error", "warn", "info", "debug", "trace")
-
-
-# Parsers: text to value; ValueError carries what would have been right.
-def _text(text: str) -> str | None:
-    return text or None
-
-
-def _quantity(text: str, units: Mapping[str, float], example: str) -> float:
-    match = _QUANTITY.fullmatch(text.strip().lower())
-    if not match or match.group(2) not in units:
-        raise ValueError(
-            f"write a number with a unit of {', '.join(unit for unit in units if unit)}, for example {example}"
-        )
-    return float(match.group(1)) * units[match.group(2)]
-
-
-def _duration(text: str) -> float:
-    seconds = math.inf if text.strip().lower() == "inf" else _quantity(text, _SECONDS, "10s, 500ms or inf")
-    if seconds <= 0:
-        raise ValueError("a duration is longer than nothing, for example 10s")
-    return seconds
-
-
-def _limit(text: str) -> float:
-    if math.isinf(seconds := _duration(text)):
-        raise ValueError("this wait needs an end, for example 10s")
-    return seconds
-
-
-def _auto(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: None if text.strip().lower() == "auto" else parse(text)
-
-
-def _bytes(text: str) -> int:
-    size = _quantity(text, _BYTES, "8kb")
-    if size < 1 or size != int(size):
-        raise ValueError("write a whole number of bytes, at least 1, for example 8kb")
-    return int(size)
-
-
-def _microseconds(text: str) -> float:
-    if text.strip() == "0":
-        return 0.0
-    return round(_quantity(text if re.search("[a-z]", text.lower()) else text + "us", _SECONDS, "50us") * 1e6, 3)
-
-
-def _count(text: str) -> int | None:
-    if not text:
-        return None
-    if not re.fullmatch("[0-9]+", text):
-        raise ValueError("write a whole number, 0 or more")
-    return int(text)
-
-
-def _one_of(*values: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.strip().lower() not in values:
-            raise ValueError(f"write one of {', '.join(values)}{_meant(text, values)}")
-        return text.strip().lower()
-
-    return parse
-
-
-def _switch(text: str) -> bool:
-    return _one_of("no", "yes", "0", "1", "false", "true")(text) in ("yes", "1", "true")
-
-
-def _log(text: str) -> str:
-    for part in text.lower().split(","):
-        if part.rpartition("=")[2] not in _LEVELS:
-            raise ValueError(
-                f"write a level ({', '.join(_LEVELS)}) or room=level, comma separated, for example warn,net=debug"
-            )
-    return text.lower()
-
-
-def _meant(word: str, known: tuple[str, ...] | list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _option(default: str, parse: Callable[[str], Any], kind: str, text: str, *, agreed=False, hidden=False) -> Any:
@@ -132,6 +58,9 @@ class Options:
     )
     topology: str | None = _option(
         "", _text, "system", "JSON file of the machines that `jhetcc topo` shows instead of this one: docs/topology.md"
+    )
+    cache_dir: str | None = _option(
+        "", _text, "system", "directory for what is measured once; unset: $XDG_CACHE_HOME/jhetcc, else ~/.cache/jhetcc"
     )
     interface: str | None = _option(
         "",
@@ -200,6 +129,13 @@ class Options:
         ),
         "tuning",
         "auto: chosen by size; or force one for the operations it fits",
+        agreed=True,
+    )
+    profile: str = _option(
+        "off",
+        _profile,
+        "tuning",
+        "costs that plans are chosen by: off (built-in), auto (measured here once and kept in cache_dir), or a JSON file of them",
         agreed=True,
     )
     simd: str | None = _option(
@@ -293,7 +229,16 @@ def read(environment: Mapping[str, str], overrides: Mapping[str, Any] | None = N
                 code="bad_option",
                 scope="process",
             ) from None
+    values.setdefault("cache_dir", _cache_dir(environment))
     return _fit(values)
+
+
+def _cache_dir(environment: Mapping[str, str]) -> str | None:
+    """The user's place for caches (XDG base directories); None where nothing says who the user is."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    if not base.startswith("/"):  # the standard ignores relative ones
+        base = environment["HOME"] + "/.cache" if environment.get("HOME", "").startswith("/") else ""
+    return f"{base}/jhetcc" if base else None
 
 
 # Each first limit ends before the second, or the second would always hide it; why, in the words of the error.
@@ -348,7 +293,7 @@ def settings(environment: Mapping[str, str]) -> list[Setting]:
         value = getattr(options, name)
         source = variable if variable in environment else "default"
         if source == "default" and value != each.default:
-            source = "default, lowered to fit"
+            source = "default, lowered to fit" if isinstance(value, float) else "XDG_CACHE_HOME, or HOME"
         shown = "(hidden)" if each.metadata["hidden"] and value else _shown(name, value, each.metadata["default"])
         rows.append(
             Setting(

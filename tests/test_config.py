@@ -55,6 +55,7 @@ def test_defaults():
         ("JHETCC_ALGORITHM", "rng", "did you mean ring"),
         ("JHETCC_TRANSPORT", "carrier-pigeon", "shm, tcp"),
         ("JHETCC_LOG", "loud", "warn,net=debug"),
+        ("JHETCC_PROFILE", "outo", "off, auto, or the path"),
         ("JHETCC_SECRET_FD", "x", "whole number"),
     ],
 )
@@ -79,6 +80,23 @@ def test_arguments_win():
     environment = {"JHETCC_PROCESS_ID": "1", "JHETCC_OPERATION_TIMEOUT": "60s"}
     options = config.read(environment, {"process_id": 2, "operation_timeout": None})
     assert options.process_id == 2 and options.operation_timeout == 60.0
+
+
+def test_costs_and_where_they_are_kept():
+    assert config.Options().profile == "off" and config.Options().cache_dir is None
+    for text, value in (("AUTO", "auto"), ("here/costs", "here/costs"), ("Costs.json", "Costs.json")):
+        assert config.read({"JHETCC_PROFILE": text}).profile == value
+    assert config.difference(config.read({"JHETCC_PROFILE": "auto"}).agreed(), config.Options().agreed())
+    for environment, value in (
+        ({"HOME": "/home/me"}, "/home/me/.cache/jhetcc"),
+        ({"HOME": "/home/me", "XDG_CACHE_HOME": "/fast"}, "/fast/jhetcc"),
+        ({"HOME": "/home/me", "XDG_CACHE_HOME": "not/absolute"}, "/home/me/.cache/jhetcc"),
+        ({"HOME": "/home/me", "JHETCC_CACHE_DIR": "/mine"}, "/mine"),
+        ({}, None),
+    ):
+        assert config.read(environment).cache_dir == value
+    rows = {row.name: row for row in config.settings({"HOME": "/home/me"})}
+    assert (rows["cache_dir"].value, rows["cache_dir"].source) == ("/home/me/.cache/jhetcc", "XDG_CACHE_HOME, or HOME")
 
 
 def test_contradicting_limits_are_refused_with_an_explanation():

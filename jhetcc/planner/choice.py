@@ -96,7 +96,7 @@ def rated(operation: Operation, layout: Layout) -> list[Candidate]:
         return rated(*columns.of_one(operation, layout))
     chunk = agreed_chunk_bytes(operation, layout)
     found = [
-        Candidate(name, algorithm.seconds(operation, layout, chunk), chunk)
+        Candidate(name, layout.profile.call + algorithm.seconds(operation, layout, chunk), chunk)
         for name, algorithm in ALGORITHMS.items()
         if why_unfit(name, operation, layout) is None
     ]
@@ -114,7 +114,7 @@ def _rate_hierarchical(name: str, operation: Operation, layout: Layout) -> Candi
         chunks = hierarchical_cost.chunk_sizes(operation, made)
     tried = [(hierarchical_cost.seconds(operation, layout, made, chunk), chunk) for chunk in chunks]
     seconds, chunk = min(tried, key=lambda item: (float(f"{item[0]:.6g}"), -item[1]))
-    return Candidate(name, seconds, chunk)
+    return Candidate(name, layout.profile.call + seconds, chunk)
 
 
 def candidates(operation: Operation, layout: Layout) -> list[tuple[str, float]]:

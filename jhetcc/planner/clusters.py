@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 __all__ = ["ClusterShape", "Nic", "Vendor", "check_clusters", "split_sizes"]
@@ -50,6 +50,7 @@ class ClusterShape:
       ranks: indexes within the communicator, ascending; any interleaving with other clusters.
       nics: its NICs; empty where nothing is known of them: then every rank is a border, all alike.
       vendor: its library, or None.
+      why_none: why its library is not called, for people; empty where nobody would expect one.
 
     Raises:
       ValueError: no ranks, or not ascending; a NIC without bandwidth, or near a rank of another cluster.
@@ -62,6 +63,7 @@ class ClusterShape:
     ranks: tuple[int, ...]
     nics: tuple[Nic, ...] = ()
     vendor: Vendor | None = None
+    why_none: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.ranks or list(self.ranks) != sorted(set(self.ranks)):
@@ -83,7 +85,8 @@ class ClusterShape:
 
     def native(self, reduction: str, dtype: str) -> bool:
         """Whether its library does the stages inside it; nobody needs one for a single rank."""
-        return self.size > 1 and self.vendor is not None and (reduction, dtype) not in self.vendor.refuses
+        asked = "sum" if reduction == "mean" else reduction  # a library sums, the owner divides
+        return self.size > 1 and self.vendor is not None and (asked, dtype) not in self.vendor.refuses
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ from .pieces import PIECES_MAX, Reduced, cluster_of, count_flows, reduced
 from .shares import shares
 from .stages import BORDER_LAG, Held, agree, collect, hand_out
 
-__all__ = ["Basis", "border_able", "build", "fits", "owners"]
+__all__ = ["Basis", "border_able", "build", "calls_libraries", "fits", "owners"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,13 @@ def fits(operation: Operation, clusters: tuple[ClusterShape, ...] | None, border
     return f"{pieces} pieces are too many to forward" if pieces >= PIECES_MAX else None
 
 
+def calls_libraries(operation: Operation, clusters: tuple[ClusterShape, ...]) -> bool:
+    """Whether any rank of a plan that fits calls a vendor's library."""
+    if operation.reduction != "none":
+        return any(shape.native(operation.reduction, operation.dtype) for shape in clusters)
+    return operation.name in ("all_gather", "broadcast") and any(s.size > 1 and s.vendor is not None for s in clusters)
+
+
 def len_of(clusters: tuple[ClusterShape, ...]) -> int:
     return sum(shape.size for shape in clusters)
 
@@ -107,7 +114,7 @@ def build(plan: Plan, rank: int, basis: Basis) -> Schedule:
 def _build_reduction(b: Builder, basis: Basis) -> None:
     operation = b.operation
     pieces = reduced(operation, basis.clusters, basis.bandwidths)
-    if operation.name == "reduce" or not pieces:
+    if operation.name == "reduce" or not pieces or calls_libraries(operation, basis.clusters):
         agree(b, basis.clusters)
     if not pieces:
         return

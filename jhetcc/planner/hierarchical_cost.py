@@ -16,8 +16,8 @@ from functools import lru_cache
 
 from ..schedule import Operation, cycle_ratio, longest_path
 from .common import RING_SLOTS
-from .cost import OVERHEAD, rounds
-from .hierarchical import Basis
+from .cost import OVERHEAD, agreement_seconds, rounds
+from .hierarchical import Basis, calls_libraries
 from .layout import Layout
 from .load import Load, Local, load
 from .profile import Link
@@ -98,8 +98,10 @@ def seconds(operation: Operation, layout: Layout, basis: Basis, chunk: int) -> f
     """Predicted seconds with one chunk size."""
     found, many = load(operation, basis), len(basis.clusters)
     agreed = 0.0
-    if operation.reduction == "none" or operation.name == "reduce":
-        agreed = 2 * layout.profile.shm.alpha + rounds(many) * cross_link(layout).alpha
+    if operation.reduction == "none" or operation.name == "reduce" or calls_libraries(operation, basis.clusters):
+        agreed = agreement_seconds(layout)
+        if many > 1:
+            agreed = 2 * layout.profile.shm.alpha + rounds(many) * cross_link(layout).alpha
     if not found.longest:
         return agreed
     chunks = max(1, -(-found.longest // chunk))

@@ -25,11 +25,12 @@ def build_spread(b: Builder, clusters: tuple[ClusterShape, ...]) -> None:
     operation = b.operation
     pieces = spread(operation, clusters)
     sources = {piece.source for piece in pieces}
-    if len(sources) < b.size:  # else a rank that has all rows knows that all have started
+    by_library = [shape.size > 1 and shape.vendor is not None for shape in clusters]
+    if len(sources) < b.size or any(by_library):  # else a rank that has all rows knows that all have started
         agree(b, clusters)
     where = cluster_of(clusters, b.size)
     mine = where[b.rank]
-    native = clusters[mine].size > 1 and clusters[mine].vendor is not None
+    native = by_library[mine]
     if b.rank in sources:
         begin, length = (0, b.input_bytes) if operation.name == "broadcast" else parts(operation, b.size)[b.rank]
         if not native:

@@ -3,33 +3,84 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from ..topology import Cluster, Topology, borders
 from .clusters import ClusterShape, Nic, Vendor
 from .layout import Layout
 from .profile import Profile
 
-__all__ = ["layout_of", "shapes"]
+__all__ = ["Capabilities", "layout_of", "shapes"]
 
 
-def shapes(clusters: Sequence[Cluster], libraries: Collection[str] = ()) -> tuple[ClusterShape, ...] | None:
-    """Clusters as the planner takes them, with nothing known of NICs; None for one cluster without a library.
+@dataclass(frozen=True)
+class Capabilities:
+    """What a vendor's library can do, as it says itself; equal on all ranks of its cluster.
+
+    Attributes:
+      name, version: of the library, as in the cluster's identity.
+      uniform: whether it promises the same bits of an all-reduce to all members.
+      refuses: (reduction, dtype) that it cannot do.
+      one_rank_a_process: whether several ranks of one process cannot be members.
+      abortable: whether a call that waits for a lost member can be ended.
+    """
+
+    name: str
+    version: str = ""
+    uniform: bool = False
+    refuses: tuple[tuple[str, str], ...] = ()
+    one_rank_a_process: bool = True
+    abortable: bool = False
+
+
+def shapes(
+    clusters: Sequence[Cluster],
+    libraries: Sequence[Capabilities] = (),
+    *,
+    processes: Sequence[int] = (),
+    trusted: bool = True,
+) -> tuple[ClusterShape, ...] | None:
+    """Clusters as the planner takes them, with nothing known of NICs; None for one cluster that nobody expects a library of.
 
     Args:
       clusters: of a communicator.
-      libraries: vendors' libraries that can be called; clusters of others run our own schedule.
+      libraries: that were opened; clusters of others run our own schedule, and their shapes say why.
+      processes: number of each rank's process; empty where each has its own.
+      trusted: no rank was lost yet; else calls of a library that cannot abort may be stuck in it, and it is not called again.
 
     Example:
       >>> shapes([Cluster("a", "cpu", "none", "", (0, 1))]) is None
       True
+      >>> [shape] = shapes([Cluster("a", "cpu", "mpi", "5", (0, 1))], [Capabilities("mpi", "5")], processes=(0, 0))
+      >>> shape.why_none
+      'mpi joins one rank of a process, and process 0 has 2'
     """
-    found = tuple(ClusterShape(one.ranks, vendor=_vendor(one, libraries)) for one in clusters)
-    return None if len(found) == 1 and found[0].vendor is None else found
+    found = []
+    for cluster in clusters:
+        known = next((one for one in libraries if (one.name, one.version) == (cluster.library, cluster.version)), None)
+        why = _why_none(cluster, known, processes, trusted)
+        vendor = None
+        if known is not None and not why:
+            vendor = Vendor(known.name, known.uniform, tuple(sorted(known.refuses)))
+        found.append(ClusterShape(cluster.ranks, vendor=vendor, why_none=why))
+    alone = len(found) == 1 and found[0].vendor is None and not found[0].why_none
+    return None if alone else tuple(found)
 
 
-def _vendor(cluster: Cluster, libraries: Collection[str]) -> Vendor | None:
-    return Vendor(cluster.library) if cluster.library in libraries else None
+def _why_none(cluster: Cluster, known: Capabilities | None, processes: Sequence[int], trusted: bool) -> str:
+    if cluster.library == "none":
+        return ""
+    if known is None:
+        return f"{cluster.library} {cluster.version}".rstrip() + " could not be opened"
+    if not trusted and not known.abortable:
+        return f"{known.name} cannot abort calls, and some may be stuck in it since a rank was lost"
+    crowd = Counter(processes[rank] for rank in cluster.ranks if processes)
+    process, many = max(crowd.items(), key=lambda item: item[1], default=(0, 1))
+    if known.one_rank_a_process and many > 1:
+        return f"{known.name} joins one rank of a process, and process {process} has {many}"
+    return ""
 
 
 def layout_of(topology: Topology, profile: Profile | None = None, libraries: Collection[str] | None = None) -> Layout:
@@ -61,7 +112,7 @@ def layout_of(topology: Topology, profile: Profile | None = None, libraries: Col
         direct = bool(card.rdma) or cluster.vendor == "cpu"
         nics[border.cluster].append(Nic(rate, (border.rank,), direct, f"{host.name}/{card.name}"))
     made = tuple(
-        ClusterShape(cluster.ranks, tuple(cards), _vendor(cluster, libraries))
+        ClusterShape(cluster.ranks, tuple(cards), Vendor(cluster.library) if cluster.library in libraries else None)
         for cluster, cards in zip(topology.clusters, nics, strict=True)
     )
     hosts = tuple(numbers[place.host] for place in topology.ranks)

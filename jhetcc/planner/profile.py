@@ -60,6 +60,7 @@ class Profile:
       tcp: link between hosts; ranks of a host share it.
       copy: seconds a byte of a copy in memory.
       reduce: seconds a byte of each source of a reduction.
+      call: seconds that every operation costs besides; they decide nothing between methods.
       libraries: (name, costs) of the vendors' libraries that were measured, by name; others cost the default.
 
     Example:
@@ -71,6 +72,7 @@ class Profile:
     tcp: Link = TCP
     copy: float = 1 / 12e9
     reduce: float = 1 / 20e9
+    call: float = 0.0
     libraries: tuple[tuple[str, Library], ...] = field(default=())
 
     def library(self, name: str) -> Library:

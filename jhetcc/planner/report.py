@@ -104,7 +104,9 @@ def explain(
     links = _flat_links(chosen, layout)
     columns = operation.columns
     among = "all ranks at once" if columns is None else f"the ranks of each of {columns} columns"
-    return Report(chosen, found, (f"between {among}, by our own transports",), (), links, _bounced(links, layout))
+    stages = [f"between {among}, by our own transports"]
+    stages += [f"cluster {n}: {shape.why_none}" for n, shape in enumerate(layout.clusters or ()) if shape.why_none]
+    return Report(chosen, found, tuple(stages), (), links, _bounced(links, layout))
 
 
 def _hierarchical(chosen: Plan, layout: Layout):
@@ -142,7 +144,7 @@ def _inside(operation: Operation, shape: ClusterShape) -> str:
     moves = operation.name in ("gather", "scatter", "ppermute", "all_to_all", "barrier")
     if native and shape.vendor is not None and not moves:
         return f"{shape.size} ranks by {shape.vendor.name}"
-    return f"{shape.size} ranks by our own schedule"
+    return f"{shape.size} ranks by our own schedule" + (f": {shape.why_none}" if shape.why_none else "")
 
 
 def _with_cross(operation: Operation, stages: list[str], border: bool) -> list[str]:
@@ -171,8 +173,9 @@ def _direct(shape: ClusterShape, nic: int) -> bool:
 def _flat_links(chosen: Plan, layout: Layout) -> tuple[Link, ...] | None:
     if layout.size > _COUNT_RANKS or chosen.operation.is_point_to_point:
         return None if layout.size > _COUNT_RANKS else ()
-    where = list(layout.hosts) if layout.clusters is None else cluster_of(layout.clusters, layout.size)
-    name = "host" if layout.clusters is None else "cluster"
+    among = layout.clusters if layout.clusters is not None and len(layout.clusters) > 1 else None
+    where = list(layout.hosts) if among is None else cluster_of(among, layout.size)
+    name = "host" if among is None else "cluster"
     found: Counter[tuple[int, int]] = Counter()
     for schedule in chosen.expand_all():
         for step in (schedule.kind == SEND).nonzero()[0].tolist():
@@ -188,4 +191,6 @@ def _bounced(links: tuple[Link, ...] | None, layout: Layout) -> int:
     bad = {
         f"cluster {n}" for n, shape in enumerate(clusters) if shape.nics and not all(nic.direct for nic in shape.nics)
     }
+    if len(clusters) == 1:  # then links are between hosts
+        return sum(link.nbytes for link in links or ()) if bad else 0
     return sum(link.nbytes for link in links or () if link.source in bad or link.target in bad)

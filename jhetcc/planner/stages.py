@@ -112,16 +112,22 @@ def hand_out(
 
 
 def agree(b: Builder, clusters: Sequence[ClusterShape]) -> None:
-    """Empty messages: members to their first border, rounds among these, and back; who completes knows all have started."""
+    """Empty messages: members to their first border, rounds among these, and back; who completes knows all have started.
+
+    Calls of libraries wait for it: who calls something else, or nothing, is known before any rank is inside a library,
+    where it could not be called back.
+    """
+    if len(clusters) == 1:
+        return b.hold_native(dissemination(b, clusters[0].ranks, []))
     heads = [shape.borders[0] for shape in clusters]
     number = next(number for number, shape in enumerate(clusters) if b.rank in shape.ranks)
     head, members = heads[number], clusters[number].ranks
     if b.rank != head:
         b.send(head, b.input(), 0, AGREEMENT_STREAM)
-        b.recv(head, b.output(), 0, AGREEMENT_STREAM)
-        return
+        return b.hold_native([b.recv(head, b.output(), 0, AGREEMENT_STREAM)])
     others = [rank for rank in members if rank != head]
     heard = [b.recv(rank, b.output(), 0, AGREEMENT_STREAM) for rank in others]
     heard = dissemination(b, heads, heard)
     for rank in others:
         b.send(rank, b.input(), 0, AGREEMENT_STREAM, after=heard)
+    b.hold_native(heard)

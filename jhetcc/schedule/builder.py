@@ -66,6 +66,7 @@ class Builder:
         self._align = math.lcm(_CACHE_LINE, operation.itemsize)  # of scratch places
         self._scratch = 0
         self._circles: dict[Circle, int] = {}
+        self._before_native: list[tuple[int, int]] = []
         self._steps: list[tuple[int, bool, int, int, int, Place]] = []
         self._sources: list[Sequence[Place]] = []
         self._after: list[list[tuple[int, int]]] = []
@@ -124,6 +125,13 @@ class Builder:
         """For libraries that promise the same bits to all members."""
         return self._native(NATIVE_ALL_REDUCE, members, 0, -1, length, target, [source], after)
 
+    def hold_native(self, heard: Iterable[int]) -> None:
+        """No native call of this rank is made before these steps are done: they tell that all ranks have started.
+
+        The first call waits for them, and the others come after it.
+        """
+        self._before_native += [(step, 0) for step in heard]
+
     def _native(self, kind, members, lag, root, length, target, sources, after) -> int:
         circle = self._circles.setdefault(Circle(tuple(members), lag), len(self._circles))
         return self._add(kind, False, circle, root, length, target, sources, after)
@@ -170,10 +178,13 @@ class Builder:
     def finish(self) -> Schedule:
         """The schedule, as columns."""
         steps = self._steps
+        circles = list(self._circles)
+        native = [step for step, (kind, *_) in enumerate(steps) if kind >= NATIVE_REDUCE]
+        if native:
+            self._after[min(native, key=lambda step: circles[steps[step][2]].lag)] += self._before_native
         sources = [place for places in self._sources for place in places]
         after = [item for items in self._after for item in items]
         targets = [step[5] for step in steps]
-        circles = list(self._circles)
         columns = {
             "kind": [step[0] for step in steps],
             "final": [step[1] for step in steps],

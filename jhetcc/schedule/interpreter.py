@@ -57,7 +57,7 @@ def prove(operation: Operations, schedules: Schedules, *, in_place: bool | None 
     Every output element holds exactly the right contributions once, reduced in one order on all ranks, f16 and bf16 in
     one step (whose operands may be reductions by a vendor's library); nothing is read that nothing wrote; no two
     accesses race; every message has two sides of one length, every native call all its members; it never gets stuck;
-    each rank's completion depends on each rank's start (not for point to point).
+    each rank's completion, and each of its native calls, depends on each rank's start (not for point to point).
 
     Args:
       operation: what they should do; for point to point one for each rank.
@@ -215,10 +215,13 @@ def _check_header(operation: Operation, rank: int, s: Schedule, held: Mapping[in
 
 def _check_agreement(program: Program) -> None:
     everybody = sum(1 << rank for rank in program.schedules)
-    for rank, heard in program.heard().items():
+    completed, native = program.heard()
+    found = [(f"rank {rank} can complete", heard) for rank, heard in completed.items()]
+    found += [(f"{program.events[event].text()} can be called", heard) for event, heard in native.items()]
+    for what, heard in found:
         if heard != everybody:
             missing = [r for r in program.schedules if not heard >> r & 1]
-            raise ScheduleError(f"rank {rank} can complete before ranks {missing} have started")
+            raise ScheduleError(f"{what} before ranks {missing} have started")
 
 
 def _check_races(program: Program, before: list[int], same: bool) -> None:

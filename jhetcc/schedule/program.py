@@ -206,13 +206,22 @@ class Program:
         """For each event a set (bits of an int) of the events that have completed whenever it starts."""
         return self._known([0] * len(self.events), completed=True)[0]
 
-    def heard(self) -> dict[int, int]:
-        """For each rank the set (bits) of the ranks that must have started before it completes."""
-        _, ends = self._known([1 << event.rank for event in self.events], completed=False)
+    def heard(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The sets (bits) of the ranks that must have started before each rank completes, and before each native event.
+
+        A rank's native calls are made in order: each knows what those before it waited for.
+        """
+        starts, ends = self._known([1 << event.rank for event in self.events], completed=False)
         result = {rank: 1 << rank for rank in self.schedules}
         for event, known in zip(self.events, ends, strict=True):
             result[event.rank] |= known
-        return result
+        native: dict[int, int] = {}
+        for events in self.native.values():
+            known = 0
+            for event in events:
+                known |= starts[event]
+                native[event] = known
+        return result, native
 
     def _known(self, own: list[int], *, completed: bool) -> tuple[list[int], list[int]]:
         """What must have happened when each event starts and when it completes, as sets (bits).

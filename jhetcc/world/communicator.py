@@ -49,7 +49,8 @@ class Communicator(RawCalls):
         self.island_sizes = tuple(Counter(world.island_of(rank) for rank in world_ranks).values())
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
         # The core calls no vendor's library: the native stage of every cluster is our own schedule.
-        self.layout = Layout(tuple(world.host_of(rank) for rank in world_ranks), clusters=shapes(self.clusters))
+        hosts = tuple(world.host_of(rank) for rank in world_ranks)
+        self.layout = Layout(hosts, world.profile, shapes(self.clusters))
 
     def __repr__(self) -> str:
         return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"

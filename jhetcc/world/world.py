@@ -16,9 +16,9 @@ from typing import Any
 
 from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
-from jhetcc.planner import Layout
+from jhetcc.planner import Layout, Profile
 from jhetcc.topology import Identity, form_clusters
-from jhetcc.world import flight, interrupt, state
+from jhetcc.world import calibration, flight, interrupt, state
 from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
@@ -46,6 +46,7 @@ class World:
         self.members: list[Member] = []
         self.process: Any = None
         self.planner: Any = None
+        self.profile = Profile()
         self.rendezvous: Rendezvous | None = None
         self._islands: tuple[int, ...] = ()
         self._hosts: tuple[int, ...] = ()
@@ -100,6 +101,7 @@ class World:
         self.create("islands", tuple(first), 0)
         if meeting:
             meeting.finish()
+        calibration.adopt(self, calibration.settle(self))
 
     def _lone_member(self, platform: str) -> Member:
         import socket

@@ -76,6 +76,17 @@ def test_native_stages_cost_what_their_library_costs():
     assert predicted(dataclasses.replace(layout, profile=faster), 64 << 20) < slower
 
 
+def test_calls_of_libraries_wait_until_all_have_agreed():
+    """Messages to the border ranks and back, and rounds among these; the stages inside send none themselves."""
+    late = dataclasses.replace(PROFILE, shm=Link(PROFILE.shm.alpha + 1e-3, PROFILE.shm.beta))
+    vendors = (Vendor("a"), Vendor("b"))
+    more = [predicted(two((2, 2), vendors, profile), 64 << 20) for profile in (PROFILE, late)]
+    assert more[1] - more[0] == pytest.approx(2e-3)
+    alone = [dataclasses.replace(two((4,), vendors[:1]), profile=profile) for profile in (PROFILE, late)]
+    more = [predicted(layout, 64 << 20) for layout in alone]
+    assert more[1] - more[0] == pytest.approx(2e-3)  # two rounds among four
+
+
 def test_three_balanced_stages_pipeline_by_more_than_half():
     # Both stages inside the clusters together take as long as what crosses: at best the pipeline takes half.
     library = Library(1e-6, 1 / 10e9, 1 / 10e9)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from jhetcc.planner import ClusterShape, Nic, Profile, Vendor, layout_of, plan, shapes
+from jhetcc.planner import Capabilities, ClusterShape, Layout, Nic, Profile, Vendor, layout_of, plan, shapes
 from jhetcc.planner.report import explain
 from jhetcc.schedule import Operation, prove
 from jhetcc.topology import Cluster, loads
@@ -63,4 +65,62 @@ def test_clusters_of_a_communicator():
     one, two = Cluster("a", "cpu", "none", "", (0, 2)), Cluster("b", "intel", "oneccl", "2022", (1,))
     assert shapes([one]) is None
     assert shapes([one, two]) == (ClusterShape((0, 2)), ClusterShape((1,)))
-    assert shapes([two], ["oneccl"]) == (ClusterShape((1,), vendor=Vendor("oneccl")),)
+    able = [Capabilities("oneccl", "2022", uniform=True, refuses=(("prod", "f32"), ("max", "bool")))]
+    vendor = Vendor("oneccl", True, (("max", "bool"), ("prod", "f32")))
+    assert shapes([two], able) == (ClusterShape((1,), vendor=vendor),)
+    assert shapes([one, two], able) == (ClusterShape((0, 2)), ClusterShape((1,), vendor=vendor))
+
+
+def both(**how):
+    """The shapes of two clusters of two libraries, of which one frees calls that are stuck and takes several ranks a process."""
+    clusters = [Cluster("a", "cpu", "mpi", "5", (0, 2)), Cluster("b", "nvidia", "nccl", "2.27", (1, 3))]
+    able = [Capabilities("mpi", "5"), Capabilities("nccl", "2.27", one_rank_a_process=False, abortable=True)]
+    found = shapes(clusters, able, **how)
+    assert found is not None and [shape.ranks for shape in found] == [(0, 2), (1, 3)]
+    return found
+
+
+def test_a_library_that_joins_one_rank_of_a_process_is_not_called_for_several():
+    assert [shape.vendor for shape in both(processes=(0, 1, 2, 3))] == [Vendor("mpi"), Vendor("nccl")]
+    left, right = both(processes=(7, 8, 7, 8))
+    assert (left.vendor, left.why_none) == (None, "mpi joins one rank of a process, and process 7 has 2")
+    assert (right.vendor, right.why_none) == (Vendor("nccl"), "")
+    report = explain(PSUM, Layout((0, 1, 0, 1), clusters=(left, right)), algorithm="hierarchical")
+    assert report.stages[0] == f"cluster 0: 2 ranks by our own schedule: {left.why_none}"
+
+
+def test_a_library_that_may_be_stuck_is_not_called_again():
+    left, right = both(trusted=False)
+    assert left.vendor is None and "stuck" in left.why_none and right.vendor == Vendor("nccl")
+
+
+def test_a_library_that_was_not_opened_is_told_even_of_one_cluster():
+    """Plans are then as if there were no clusters; only the reason is there."""
+    [shape] = shapes([Cluster("a", "cpu", "mpi", "5", (0, 1, 2))], [Capabilities("mpi", "4")]) or ()
+    assert (shape.vendor, shape.why_none) == (None, "mpi 5 could not be opened")
+    layout = Layout((0, 0, 1), clusters=(shape,))
+    report = explain(PSUM, layout)
+    assert report.stages[1] == "cluster 0: mpi 5 could not be opened"
+    assert report.plan == plan(PSUM, Layout((0, 0, 1)))
+    assert report.links == explain(PSUM, Layout((0, 0, 1))).links != ()
+
+
+def test_one_cluster_over_hosts_bounces_where_its_nics_do_not_reach_devices():
+    for direct in (True, False):
+        layout = Layout((0, 1), clusters=(ClusterShape((0, 1), (Nic(1e9, direct=direct),), Vendor("a")),))
+        report = explain(PSUM, layout, algorithm="two_shot")
+        assert report.bounced_bytes == (0 if direct else 2 * PSUM.nbytes)
+
+
+def test_the_reason_is_no_part_of_a_plan():
+    made = [dataclasses.replace(shape, why_none="") for shape in both(trusted=False)]
+    plans = [
+        plan(PSUM, Layout((0, 0, 1, 1), clusters=clusters), algorithm="hierarchical")
+        for clusters in (tuple(made), both(trusted=False))
+    ]
+    assert plans[0].hash == plans[1].hash and made[0] == both(trusted=False)[0]
+
+
+def test_a_library_that_cannot_sum_gives_no_mean():
+    shape = ClusterShape((0, 1), vendor=Vendor("a", refuses=(("sum", "bf16"),)))
+    assert not shape.native("mean", "bf16") and not shape.native("sum", "bf16") and shape.native("max", "bf16")

@@ -25,11 +25,16 @@ from jhetcc.schedule.value import NATIVE_BROADCAST, NATIVE_REDUCE, SCRATCH, Circ
 PSUM = Operation("psum", "f32", (12,))
 
 
-def by_hand(operation: Operation, writers, chunk: int = 16) -> list[Schedule]:
+def by_hand(operation: Operation, writers, chunk: int = 16, agreed: bool = True) -> list[Schedule]:
+    """What each rank's writer writes, after a round in which all hear of all unless told not to."""
     plan = Plan(operation, len(writers), "by hand", chunk, lambda plan, rank: None)
     result = []
     for rank, write in enumerate(writers):
         b = Builder(plan, rank)
+        if agreed:
+            for peer in b.others():
+                b.send(peer, b.input(), 0, 99)
+            b.hold_native([b.recv(peer, b.output(), 0, 99) for peer in b.others()])
         write(b)
         result.append(Schedule.from_bytes(b.finish().to_bytes()))
     return result
@@ -59,7 +64,7 @@ def test_a_reduction_and_a_broadcast_make_an_all_reduce():
 
 
 def test_calls_are_made_by_iteration_and_lag():
-    s = by_hand(PSUM, [reduce_and_broadcast()] * 3)[1]
+    s = by_hand(PSUM, [reduce_and_broadcast()] * 3, agreed=False)[1]
     assert s.native_order() == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (1, 2)]
 
 
@@ -71,8 +76,36 @@ def test_what_a_library_writes_while_it_still_reads_is_a_race():
 
 
 def test_what_is_sent_before_all_have_called_is_refused():
+    writers = [reduce_and_broadcast(), reduce_and_broadcast(wait=False), reduce_and_broadcast()]
     with pytest.raises(ScheduleError, match="rank 0 can complete before ranks"):
-        prove(PSUM, by_hand(PSUM, [reduce_and_broadcast(), reduce_and_broadcast(wait=False), reduce_and_broadcast()]))
+        prove(PSUM, by_hand(PSUM, writers, agreed=False))
+
+
+def test_a_call_that_all_have_not_agreed_on_is_refused():
+    """Who calls something else must be known before anyone is inside a library that cannot be called back."""
+    schedules = by_hand(PSUM, [reduce_and_broadcast()] * 3)
+    prove(PSUM, schedules)
+    with pytest.raises(
+        ScheduleError, match=r"step 0 \(native_reduce\) iteration 0 can be called before ranks \[1, 2\]"
+    ):
+        prove(PSUM, by_hand(PSUM, [reduce_and_broadcast()] * 3, agreed=False))
+    for rank, s in enumerate(schedules):
+        first = int(np.flatnonzero(s.kind == NATIVE_REDUCE)[0])
+        for dropped in range(len(s.dependencies(first))):
+            kept = [item for place, item in enumerate(s.dependencies(first)) if place != dropped]
+            mutant = with_dependencies(s, first, kept)
+            with pytest.raises(ScheduleError, match=rf"rank {rank} step {first} .* can be called before"):
+                prove(PSUM, [*schedules[:rank], mutant, *schedules[rank + 1 :]])
+
+
+def with_dependencies(s: Schedule, step: int, kept: list[tuple[int, int]]) -> Schedule:
+    every = [kept if one == step else s.dependencies(one) for one in range(s.steps)]
+    flat = [item for items in every for item in items]
+    return s.replace(
+        dependencies_end=np.cumsum([len(items) for items in every]),
+        dependency_step=[on for on, _ in flat],
+        dependency_distance=[distance for _, distance in flat],
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +114,7 @@ def test_what_is_sent_before_all_have_called_is_refused():
         ([reduce_and_broadcast(), reduce_and_broadcast(root=0), reduce_and_broadcast()], "different calls"),
         ([reduce_and_broadcast(), reduce_and_broadcast(), lambda b: None], "different numbers of calls"),
         ([reduce_and_broadcast(), reduce_and_broadcast(lag=2), reduce_and_broadcast()], "numbers of calls"),
-        ([reduce_and_broadcast((0, 1)), reduce_and_broadcast((0, 1)), lambda b: None], "before ranks"),
+        ([reduce_and_broadcast((0, 1)), reduce_and_broadcast((0, 1)), lambda b: None], r"holds .*not .*\(2, 0\)"),
     ],
 )
 def test_calls_that_do_not_meet_are_refused(writers, why):
@@ -216,7 +249,7 @@ def _changed(s: Schedule, name: str, index: int, value: int) -> Schedule:
     ],
 )
 def test_damaged_native_steps_are_refused(name, index, value, why):
-    s = by_hand(PSUM, [reduce_and_broadcast(root=1)] * 3)[0]
+    s = by_hand(PSUM, [reduce_and_broadcast(root=1)] * 3, agreed=False)[0]
     assert s.kind.tolist() == [NATIVE_REDUCE, NATIVE_BROADCAST] and s.target(0) == Place(0)
     with pytest.raises(ValueError, match=why):
         Schedule.from_bytes(_changed(s, name, index, value).to_bytes())
@@ -253,7 +286,7 @@ def test_low_precision_is_rounded_by_libraries_and_once_by_us():
 
 
 def test_a_rank_outside_a_circle_is_refused():
-    s = by_hand(PSUM, [reduce_and_broadcast((0, 1)), reduce_and_broadcast((0, 1)), lambda b: None])[0]
+    s = by_hand(PSUM, [reduce_and_broadcast((0, 1)), reduce_and_broadcast((0, 1)), lambda b: None], agreed=False)[0]
     with pytest.raises(ValueError, match="which rank 2 is not in"):
         Schedule.from_bytes(s.replace(rank=2).to_bytes())
 

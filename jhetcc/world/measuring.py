@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What links, memory and libraries of this job cost: schedules written for the purpose, run by the engine and timed.
+
+Alphas and betas are slopes: the same operation with more rounds, or with more bytes, less itself. What every operation
+costs besides then falls out, and is measured as a cost of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jhetcc.schedule import Builder, Operation, Plan, Schedule
+
+if TYPE_CHECKING:
+    from jhetcc.world.world import World
+
+__all__ = ["Room", "library_costs", "link_costs", "memory_costs", "native_calls", "ping", "slope"]
+
+Build = Callable[[Builder], object]
+
+_ROUNDS = (2, 34)
+_LINK_BYTES = (256 << 10, 2 << 20)
+_MEMORY_BYTES = (512 << 10, 4 << 20)
+_NATIVE_BYTES = (64 << 10, 1 << 20)
+_NATIVE_CALLS = (1, 9)
+_CHUNK_BYTES = 512 << 10
+_MANY, _FEW = 25, 5  # repetitions of short and of long operations
+
+
+class Room:
+    """A communicator that lives for some measurements, on its members' processes only.
+
+    Args:
+      world: its world.
+      name: of the communicator, unlike any other one's.
+      ranks: its members, by their ranks in the world.
+    """
+
+    def __init__(self, world: World, name: str, ranks: Sequence[int]):
+        self.comm = world.create(name, tuple(ranks), 0)
+        self._world = world
+
+    def close(self) -> None:
+        self._world.close_communicator(self.comm)
+
+    def operation(self, text: str, name: str, build: Build, chunk_bytes: int = _CHUNK_BYTES) -> Callable[[], Any]:
+        """A call of an operation, whose schedule on each rank is what ``build`` writes.
+
+        Args:
+          text: of the operation; each only once in a room.
+          name: what the schedule is called, for the plan's hash.
+          build: writes the steps of a rank.
+          chunk_bytes: of one iteration.
+        """
+        operation, comm = Operation.parse(text), self.comm
+
+        def expand(plan: Plan, rank: int) -> Schedule:
+            b = Builder(plan, rank)
+            build(b)
+            return b.finish()
+
+        plan = Plan(operation, comm.size, name, chunk_bytes, expand)
+        schedules = [(rank, plan.expand(rank).to_bytes()) for rank in comm.local_ranks]
+        self._world.process.answer_plan(comm.name, comm.epoch, text, schedules, None)
+        call = comm._raw_call(text)
+        sizes = operation.input_bytes(comm.size), operation.output_bytes(comm.size)
+        memory = [[np.zeros(max(size, 1), np.uint8) for size in sizes] for _ in comm.local_ranks]
+        places = [(a.ctypes.data, sizes[0], b.ctypes.data, sizes[1]) for a, b in memory]
+
+        def run() -> list:
+            call.run(places)
+            return memory  # which lives as long as the call
+
+        return run
+
+
+def seconds(run: Callable[[], Any], times: int) -> float:
+    """The median of some runs, after one that warms up."""
+    run()
+    found = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - begin)
+    return statistics.median(found)
+
+
+def slope(first: tuple[float, float], second: tuple[float, float]) -> float:
+    """Seconds for one more, from two pairs (how many, seconds); never below a hundredth of what the larger took for each.
+
+    Noise may turn the two around.
+    """
+    (a, x), (b, y) = first, second
+    return max((y - x) / (b - a), y / b / 100)
+
+
+def ping(b: Builder, rounds: int, nbytes: int) -> None:
+    """Messages between two ranks, each sent once the one before has come."""
+    before: list[int] = []
+    for round_ in range(rounds):
+        if round_ % 2 == b.rank:
+            before = [b.send(1 - b.rank, b.input(), nbytes, round_, after=before)]
+        else:
+            before = [b.recv(1 - b.rank, b.output(), nbytes, round_, after=before)]
+
+
+def exchange(b: Builder) -> None:
+    """Both of two ranks send all they have to each other."""
+    b.send(1 - b.rank, b.input(), b.input_bytes)
+    b.recv(1 - b.rank, b.output(), b.output_bytes)
+
+
+def add_halves(b: Builder) -> None:
+    """The two halves of the input, reduced."""
+    half = b.input_bytes // 2
+    b.reduce(b.output(), [b.input(), b.input(half)], half)
+
+
+def native_calls(b: Builder) -> None:
+    """The operation by one library that all ranks are members of, call by call; all have started before the first."""
+    for peer in b.others():
+        b.send(peer, b.input(), 0, 1)
+    b.hold_native([b.recv(peer, b.output(), 0, 1) for peer in b.others()])
+    members, nbytes = range(b.size), b.input_bytes
+    if b.operation.name == "broadcast":
+        b.native_broadcast(members, 0, b.input(), b.output(), nbytes)
+    else:
+        done = b.native_reduce(members, 0, b.input(), b.output(), nbytes)
+        if b.rank:
+            b.fill(b.output(), nbytes, after=[done])
+
+
+def link_costs(room: Room) -> tuple[float, float, float]:
+    """(alpha, beta, what every operation costs) between the two ranks of a room."""
+    both = "perm=0>1;1>0"
+    rounds = []
+    for many in _ROUNDS:
+        run = room.operation(f"ppermute(b8[{8 * many}], {both})", "ping", lambda b, many=many: ping(b, many, 8))
+        rounds.append((many, seconds(run, _MANY)))
+    sized = []
+    for nbytes in _LINK_BYTES:
+        run = room.operation(f"ppermute(b8[{nbytes}], {both})", "exchange", exchange)
+        sized.append((nbytes, seconds(run, _FEW)))
+    alpha = slope(*rounds)
+    return alpha, slope(*sized), max(rounds[0][1] - rounds[0][0] * alpha, 0.0)
+
+
+def memory_costs(room: Room) -> tuple[float, float]:
+    """(seconds a byte of a copy, seconds a byte of each source of a reduction) of a rank alone in its room."""
+    copies, sums = [], []
+    for nbytes in _MEMORY_BYTES:
+        copy = room.operation(
+            f"broadcast(b8[{nbytes}], root=0)", "copy", lambda b: b.copy(b.output(), b.input(), b.input_bytes)
+        )
+        copies.append((nbytes, seconds(copy, _FEW)))
+        add = room.operation(f"psum(f32[{nbytes // 4}])", "add", add_halves)
+        sums.append((nbytes, seconds(add, _FEW)))
+    return slope(*copies), slope(*sums)
+
+
+def library_costs(room: Room) -> tuple[float, float, float]:
+    """(alpha of a call, seconds a byte of a broadcast, seconds a byte of a reduction) of the library of a room's ranks."""
+    calls = []
+    for many in _NATIVE_CALLS:
+        run = room.operation(f"broadcast(b8[{many * 64}], root=0)", "native", native_calls, 64)
+        calls.append((many, seconds(run, _MANY)))
+    found = []
+    for text, item in (("broadcast(b8[{}], root=0)", 1), ("reduce(f32[{}], op=sum, root=0)", 4)):
+        sized = []
+        for nbytes in _NATIVE_BYTES:
+            run = room.operation(text.format(nbytes // item), "native", native_calls, _NATIVE_BYTES[-1])
+            sized.append((nbytes, seconds(run, _FEW)))
+        found.append(slope(*sized))
+    return slope(*calls), found[0], found[1]
