@@ -56,6 +56,15 @@ class Options:
     cluster: str | None = _option(
         "", _text, "system", "label of the cluster this process belongs to, for topology and texts"
     )
+    library: str = _option(
+        "none",
+        _one_of("none", "oneccl", "mpi", "nccl"),
+        "system",
+        "collective library that joins the processes of this one's cluster: docs/libraries.md",
+    )
+    library_path: str | None = _option(
+        "", _text, "system", "that library's file, or a folder that holds it; empty: where the system looks"
+    )
     topology: str | None = _option(
         "", _text, "system", "JSON file of the machines that `jhetcc topo` shows instead of this one: docs/topology.md"
     )

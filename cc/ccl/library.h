@@ -77,7 +77,7 @@ class Communicator {
   virtual void leave() = 0;
 };
 
-class Library {
+class Library : public std::enable_shared_from_this<Library> {
  public:
   virtual ~Library() = default;
   virtual const Capabilities& capabilities() const = 0;

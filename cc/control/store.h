@@ -46,7 +46,7 @@ class StoreServer {
 
 /// Every call takes a deadline (kTimeout "store_timeout", kAborted "cancelled"). Once the server is gone every call
 /// ends at once with kDisconnected "store_gone". Keys have 1 to 256 bytes.
-class StoreClient {
+class StoreClient : public std::enable_shared_from_this<StoreClient> {
  public:
   static Result<std::unique_ptr<StoreClient>> connect(const net::Address& address, const net::Secret& secret,
                                                       const net::Identity& mine, const net::Deadline& deadline,

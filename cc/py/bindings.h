@@ -43,5 +43,6 @@ void bindNet(nanobind::module_& module);
 void bindReduce(nanobind::module_& module);
 void bindFfi(nanobind::module_& module);
 void bindLog(nanobind::module_& module);
+void bindLibrary(nanobind::module_& module);
 
 }  // namespace jhetcc::py

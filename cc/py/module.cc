@@ -58,6 +58,7 @@ NB_MODULE(_core, module) {
   jhetcc::py::bindProcess(module);
   jhetcc::py::bindRawCall(module);
   jhetcc::py::bindNet(module);
+  jhetcc::py::bindLibrary(module);
   jhetcc::py::bindReduce(module);
   jhetcc::py::bindFfi(module);
   jhetcc::py::bindLog(module);

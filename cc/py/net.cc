@@ -2,6 +2,7 @@
 // Secret, store, acceptor, and the making of endpoints from authenticated connections.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -79,10 +80,11 @@ void bindStore(nb::module_& module) {
       .def(
           nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity, double timeout) {
             const net::Address where = firstAddress(address);
-            return unwrap(waited([&] {
+            // Shared: threads in a vendor's library use it without Python.
+            return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl, 0),
                                                    deadlineIn(timeout));
-            }));
+            })));
           }),
           "address"_a, "secret"_a, "identity"_a, "timeout"_a)
       .def_prop_ro("local_address", [](const control::StoreClient& client) { return client.localAddress().text(); })

@@ -48,9 +48,10 @@ class Communicator(RawCalls):
         self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
         self.island_sizes = tuple(Counter(world.island_of(rank) for rank in world_ranks).values())
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
-        # The core calls no vendor's library: the native stage of every cluster is our own schedule.
         hosts = tuple(world.host_of(rank) for rank in world_ranks)
-        self.layout = Layout(hosts, world.profile, shapes(self.clusters))
+        processes = [world.island_of(rank) for rank in world_ranks]
+        shaped = shapes(self.clusters, world.libraries, processes=processes, trusted=epoch == 0)
+        self.layout = Layout(hosts, world.profile, shaped)
 
     def __repr__(self) -> str:
         return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"

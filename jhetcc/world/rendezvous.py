@@ -10,12 +10,14 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
+from jhetcc.planner import Capabilities
 from jhetcc.topology import VENDOR_OF_PLATFORM, Identity
+from jhetcc.world import library
 from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
 
 __all__ = ["Member", "Rendezvous", "cluster_fields", "host_identity"]
@@ -65,9 +67,9 @@ def host_identity() -> str:
 
 
 def cluster_fields(platform: str, options: config.Options) -> dict[str, str]:
-    """What a member says of its cluster. Only cpu devices take part yet, and no library of a vendor joins those."""
+    """What a member says of its cluster; the version of its library follows when all are here."""
     vendor = VENDOR_OF_PLATFORM.get(platform, platform)
-    return {"vendor": vendor, "library": "none", "version": "", "cluster": options.cluster or ""}
+    return {"vendor": vendor, "library": options.library, "version": "", "cluster": options.cluster or ""}
 
 
 class _EarlierWorldError(BadArgumentError):
@@ -179,6 +181,38 @@ class Rendezvous:
         self._check(me, members)
         return members
 
+    def load_libraries(self, members: list[Member]) -> tuple[list[Member], list[Capabilities], Any]:
+        """Loads the library of this process's cluster, and hears of the others'.
+
+        Returns:
+          The members with the versions of their libraries; what each of these libraries can do; and this process's own, or None.
+
+        Raises:
+          BadArgumentError, UnavailableError: the own library cannot be used.
+          OperationTimeoutError: names who has not loaded his.
+        """
+        if all(member.library == "none" for member in members):
+            return members, [], None
+        me = members[self.launch.process_id]
+        own = None
+        if me.library != "none":
+            own = library.load(self.options, me.ranks, library.is_crowded(members, me.host_key), self._secret)
+        text = library.to_text(None if own is None else library.capabilities(own))
+        self._client.set_if_absent(f"library/{me.process_id}", text, _CALL_SECONDS)
+        self._wait_for("library", "did not load the library of its cluster", "have loaded the library of their cluster")
+        found = [library.from_text(self._get(f"library/{member.process_id}")) for member in members]
+        versions = [replace(m, version=c.version if c else "") for m, c in zip(members, found, strict=True)]
+        return versions, list(dict.fromkeys(c for c in found if c is not None)), own
+
+    def open_library(self, process: Any, own: Any, world_ranks: tuple[int, ...], world_rank: int) -> None:
+        """Joins the cluster's processes in their library; all of them call it.
+
+        Raises:
+          OperationTimeoutError: they did not all come, or the library found no way between them.
+        """
+        job = f"{self.launch.num_processes}"
+        _core.use_library(process, own, list(world_ranks), world_rank, self._client, job, self._left())
+
     def _is_over(self) -> bool:
         """Whether nobody is gathering at this coordinator any more: its world is complete, or could not be made."""
         if self._client.try_get("failed", _CALL_SECONDS) is not None:
@@ -216,7 +250,7 @@ class Rendezvous:
             )
         return value
 
-    def _wait_for(self, what: str, failure: str) -> None:
+    def _wait_for(self, what: str, failure: str, here: str = "here") -> None:
         """Until every process has set ``what/<number>``; says every few seconds who has not."""
         total = self.launch.num_processes
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
@@ -246,8 +280,8 @@ class Rendezvous:
             if time.monotonic() >= next_word:
                 next_word += _COUNTDOWN_SECONDS
                 _log.warning(
-                    "%d of %d processes here, missing: %s (%.0f s left of init_timeout)",
-                    len(there), total, ", ".join(map(str, missing[:16])), self._left(),
+                    "%d of %d processes %s, missing: %s (%.0f s left of init_timeout)",
+                    len(there), total, here, ", ".join(map(str, missing[:16])), self._left(),
                 )  # fmt: skip
             time.sleep(_POLL_SECONDS)
 

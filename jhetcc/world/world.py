@@ -16,9 +16,9 @@ from typing import Any
 
 from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
-from jhetcc.planner import Layout, Profile
+from jhetcc.planner import Capabilities, Layout, Profile
 from jhetcc.topology import Identity, form_clusters
-from jhetcc.world import calibration, flight, interrupt, state
+from jhetcc.world import calibration, flight, interrupt, library, state
 from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
@@ -47,6 +47,7 @@ class World:
         self.process: Any = None
         self.planner: Any = None
         self.profile = Profile()
+        self.libraries: list[Capabilities] = []
         self.rendezvous: Rendezvous | None = None
         self._islands: tuple[int, ...] = ()
         self._hosts: tuple[int, ...] = ()
@@ -72,6 +73,9 @@ class World:
     def _meet(self, platform: str) -> None:
         meeting = self.rendezvous
         self.members = meeting.gather(self.local_count, platform) if meeting else [self._lone_member(platform)]
+        own_library = None
+        if meeting:
+            self.members, self.libraries, own_library = meeting.load_libraries(self.members)
         first, rank_process = [], []
         for member in self.members:
             first.append(len(rank_process))
@@ -82,7 +86,9 @@ class World:
         self._hosts = tuple(keys.index(self.members[p].host_key) for p in rank_process)
         self._places = tuple(self.members[p].place for p in rank_process)
         self._identities = tuple(self.members[p].identity for p in rank_process)
-        form_clusters(self._identities)  # a label that joins what no library can join is refused here, on all alike
+        clusters = form_clusters(
+            self._identities
+        )  # a label that joins what no library can join is refused, on all alike
         mine = list(range(self.first_rank, self.first_rank + self.local_count))
         ordinals = [_ordinal(device) for device in self.devices] or list(range(self.local_count))
         self.process = _core.Process(self._core_options(), mine, ordinals)
@@ -94,6 +100,10 @@ class World:
                     self.process.add_local_pair(a, b)
         self._logs = LogPump(self._aborts, self._dump) if self.options.trace_dir else LogPump()
         self.process.start()
+        if meeting and own_library is not None:
+            mine_of = next(cluster.ranks for cluster in clusters if self.first_rank in cluster.ranks)
+            if len(mine_of) > self.local_count:
+                meeting.open_library(self.process, own_library, mine_of, self.first_rank)
         self.planner = Planner(self.process, self.options, self._layout_of)
         self.is_open = True
         state.set_current(self)
@@ -114,7 +124,7 @@ class World:
             pid=os.getpid(),
             ranks=self.local_count,
             platform=platform,
-            **cluster_fields(platform, self.options),
+            **cluster_fields(platform, self.options) | {"library": "none"},  # there is nobody to join
             unix_address="",
             tcp_address="",
             agreed=self.options.agreed(),
@@ -122,10 +132,7 @@ class World:
 
     def _core_options(self) -> dict[str, float]:
         options = self.options
-        here = host_identity()
-        ranks_here = sum(member.ranks for member in self.members if member.host_key == here)
-        # More ranks than cores: whoever spins keeps a peer from running.
-        crowded = ranks_here > len(os.sched_getaffinity(0))
+        crowded = library.is_crowded(self.members, host_identity())  # whoever spins keeps a peer from running
         spin = options.spin_us * 1e-6 if options.spin_us is not None else (2e-6 if crowded else 50e-6)
         names = ("operation_timeout", "warn_after", "abort_gather", "abort_confirm")
         values = {name: float(getattr(options, name)) for name in names}
