@@ -3,6 +3,7 @@
 // a vendor. Nothing here waits for the engine; calls of a library that blocks belong on a thread of their own.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,6 +26,10 @@ struct Capabilities {
   bool one_rank_a_process = true; ///< several ranks of one process cannot be members
   /// Reductions that it cannot do; owner add does them. Everything moves as bytes.
   std::vector<std::pair<schedule::ReduceOp, schedule::DataType>> refuses;
+
+  bool reduces(schedule::ReduceOp op, schedule::DataType type) const {
+    return std::find(refuses.begin(), refuses.end(), std::pair(op, type)) == refuses.end();
+  }
 };
 
 /// Who forms a communicator. All members pass equal values except `rank`.
@@ -43,7 +48,8 @@ using Stream = void*;
 /// caller and stays until a blocking call has returned, or the stream has passed a call that does not block.
 class Communicator {
  public:
-  /// Destroys it with the other members where that is safe; after an error or a call given up it is left behind.
+  /// Destroys it with the other members where that is safe; after an error or leave() it is left behind, and this waits for
+  /// nobody. A call that was given up may still be inside the library then: it touches nothing of this object any more.
   virtual ~Communicator() = default;
 
   /// `count` elements; the mean is never asked for (sums are divided once, at the owner). Target only at the root.

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ccl/oneccl/communicator.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/exit.h"
+#include "base/log.h"
+
+namespace jhetcc::ccl::oneccl {
+namespace {
+
+/// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not destroyed.
+void sweepOwnSegments() {
+  const std::string prefix = std::to_string(::getpid()) + ":";
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
+    if (entry.path().filename().string().starts_with(prefix)) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+}  // namespace
+
+Status failed(const Abi& abi, const std::string& what, Code code, Comm comm) {
+  const char* name = abi.getErrorString(code);
+  const char* detail = comm ? abi.getLastError(comm) : nullptr;
+  return Status(Kind::kDisconnected, Scope::kCommunicator, "library_failed",
+                what + ": oneCCL says " + std::to_string(code) + " (" + (name ? name : "no text") + ")" +
+                    (detail && *detail ? std::string(": ") + detail : "") +
+                    "; its communicator cannot be used any more");
+}
+
+void armExit() {
+  if (const Status status = exitWithoutDestructors(sweepOwnSegments); !status.isOk()) {
+    JHETCC_LOG(kWarn, "ccl", status.message());
+  }
+}
+
+OnecclCommunicator::OnecclCommunicator(const Abi& abi, Comm comm, const Group& group)
+    : state_(std::make_shared<State>()) {
+  state_->abi = abi;
+  state_->comm = comm;
+  state_->rank = group.rank;
+  state_->size = group.size;
+  state_->where = "rank " + std::to_string(group.rank) + " of " + std::to_string(group.size);
+}
+
+OnecclCommunicator::~OnecclCommunicator() {
+  if (state_->is_left.load()) return;
+  if (state_->is_broken.load()) {
+    armExit();
+    return;
+  }
+  if (const Code code = state_->abi.commDestroy(state_->comm); code != 0) {
+    JHETCC_LOG(kWarn, "ccl", failed(state_->abi, "destroying a communicator, " + state_->where, code, nullptr).message());
+  }
+}
+
+template <typename Call>
+Status OnecclCommunicator::run(const char* what, Call call) {
+  const std::shared_ptr<State> state = state_;  // `this` may be gone when a call that was given up comes back
+  const auto left = [&] {
+    return Status(Kind::kAborted, Scope::kCommunicator, "aborted",
+                  std::string(what) + ", " + state->where + ": the communicator was given up");
+  };
+  if (state->is_left.load()) return left();
+  const Code code = call(*state);
+  if (state->is_left.load()) return left();
+  if (code == 0) return Status::ok();
+  state->is_broken.store(true);
+  return failed(state->abi, std::string(what) + ", " + state->where, code, state->comm);
+}
+
+template <typename Call>
+Status OnecclCommunicator::reduceWith(const char* what, schedule::DataType type, schedule::ReduceOp op, Call call) {
+  const int type_number = typeNumber(type), op_number = opNumber(op);
+  if (type_number == kNone || op_number == kNone) {
+    return Status(Kind::kUnavailable, Scope::kCall, "unavailable",
+                  std::string(what) + ": oneCCL has no such reduction of such elements; its capabilities say so");
+  }
+  return run(what, [&](State& s) { return call(s, type_number, op_number); });
+}
+
+Status OnecclCommunicator::reduce(const void* source, void* target, size_t count, schedule::DataType type,
+                                  schedule::ReduceOp op, int32_t root, Stream stream) {
+  if (count == 0) return Status::ok();
+  return reduceWith("reduce", type, op, [&](State& s, int t, int o) {
+    return s.abi.reduce(source, target, count, t, o, root, s.comm, stream);
+  });
+}
+
+Status OnecclCommunicator::allReduce(const void* source, void* target, size_t count, schedule::DataType type,
+                                     schedule::ReduceOp op, Stream stream) {
+  if (count == 0) return Status::ok();
+  return reduceWith("all_reduce", type, op, [&](State& s, int t, int o) {
+    return s.abi.allReduce(const_cast<void*>(source), target, count, t, o, s.comm, stream);
+  });
+}
+
+Status OnecclCommunicator::reduceScatter(const void* source, void* target, size_t count, schedule::DataType type,
+                                         schedule::ReduceOp op, Stream stream) {
+  if (count == 0) return Status::ok();
+  return reduceWith("reduce_scatter", type, op, [&](State& s, int t, int o) {
+    return s.abi.reduceScatter(source, target, count, t, o, s.comm, stream);
+  });
+}
+
+Status OnecclCommunicator::broadcast(const void* source, void* target, size_t bytes, int32_t root, Stream stream) {
+  if (bytes == 0) return Status::ok();
+  // In place at the root, so that its target is not written.
+  void* const place = state_->rank == root ? const_cast<void*>(source) : target;
+  return run("broadcast",
+             [&](State& s) { return s.abi.broadcast(place, place, bytes, kInt8, root, s.comm, stream); });
+}
+
+Status OnecclCommunicator::allGather(const void* source, void* target, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::ok();
+  return run("all_gather", [&](State& s) { return s.abi.allGather(source, target, bytes, kInt8, s.comm, stream); });
+}
+
+Status OnecclCommunicator::allToAll(const void* source, void* target, size_t bytes, Stream stream) {
+  if (bytes == 0) return Status::ok();
+  return run("all_to_all", [&](State& s) { return s.abi.allToAll(source, target, bytes, kInt8, s.comm, stream); });
+}
+
+Status OnecclCommunicator::exchange(const std::vector<Transfer>& transfers, Stream stream) {
+  return run("exchange", [&](State& s) {
+    Code first = s.abi.groupStart();
+    const auto keep = [&first](Code code) { first = first == 0 ? code : first; };
+    for (const Transfer& transfer : transfers) {
+      if (transfer.bytes == 0) continue;
+      if (transfer.source) keep(s.abi.send(transfer.source, transfer.bytes, kInt8, transfer.peer, s.comm, stream));
+      if (transfer.target) keep(s.abi.recv(transfer.target, transfer.bytes, kInt8, transfer.peer, s.comm, stream));
+    }
+    keep(s.abi.groupEnd());
+    return first;
+  });
+}
+
+Status OnecclCommunicator::abort() {
+  return Status(Kind::kUnavailable, Scope::kCommunicator, "unavailable",
+                "oneCCL cannot free a call that waits; give it up and leave the communicator behind");
+}
+
+void OnecclCommunicator::leave() {
+  if (!state_->is_left.exchange(true)) armExit();
+}
+
+}  // namespace jhetcc::ccl::oneccl

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads oneCCL with settings that suit this host, and makes communicators.
+#include <algorithm>
+#include <cstring>
+
+#include "base/late_library.h"
+#include "ccl/oneccl/communicator.h"
+
+namespace jhetcc::ccl::oneccl {
+namespace {
+
+const std::string kHint =
+    "`make libraries` fetches libccl.so.2, libccl.so.1 and libccl_legacy_cpu.so into one folder; libfabric comes from "
+    "the system (Debian: libfabric1)";
+
+/// oneCCL reads them when it is loaded. Its defaults let a thread of its own spin against the rank.
+void applySettings(const LoadOptions& options) {
+  setDefault("CCL_LOG_LEVEL", "error");  // it warns about every grouped send
+  setDefault("CCL_ATL_TRANSPORT", "ofi");
+  setDefault("CCL_ATL_SHM", "1");
+  if (options.is_crowded) {
+    setDefault("CCL_WORKER_OFFLOAD", "1");
+    setDefault("CCL_YIELD", "sched_yield");
+    setDefault("CCL_SPIN_COUNT", "1");
+  } else {
+    setDefault("CCL_WORKER_OFFLOAD", "0");
+  }
+  const std::string interface = options.interface.empty() ? "lo" : options.interface;
+  setDefault("CCL_KVS_IFACE", interface);
+  setDefault("FI_TCP_IFACE", interface);
+}
+
+class OnecclLibrary final : public Library {
+ public:
+  OnecclLibrary(const Abi& abi, Capabilities capabilities) : abi_(abi), capabilities_(std::move(capabilities)) {}
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  Result<std::string> makeToken(int32_t, bool) override {
+    UniqueId id{};
+    if (const Code code = abi_.getUniqueId(&id); code != 0) {
+      return failed(abi_, "making the id of a communicator", code, nullptr);
+    }
+    // Most of it is zeros behind an address in text.
+    size_t size = id.bytes.size();
+    while (size > 0 && id.bytes[size - 1] == '\0') --size;
+    return std::string(id.bytes.data(), size);
+  }
+
+  Result<std::unique_ptr<Communicator>> create(const Group& group) override {
+    UniqueId id{};
+    if (group.size < 1 || group.rank < 0 || group.rank >= group.size || group.token.empty() ||
+        group.token.size() > id.bytes.size()) {
+      return Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
+                    "a oneCCL communicator for rank " + std::to_string(group.rank) + " of " +
+                        std::to_string(group.size) + " with an id of " + std::to_string(group.token.size()) + " bytes");
+    }
+    std::memcpy(id.bytes.data(), group.token.data(), group.token.size());
+    Comm comm = nullptr;
+    const std::string what =
+        "making a communicator, rank " + std::to_string(group.rank) + " of " + std::to_string(group.size);
+    if (const Code code = abi_.commInitRank(&comm, static_cast<size_t>(group.size), id, group.rank); code != 0) {
+      return failed(abi_, what, code, nullptr);
+    }
+    return std::unique_ptr<Communicator>(std::make_unique<OnecclCommunicator>(abi_, comm, group));
+  }
+
+  void leave() override { armExit(); }
+
+ private:
+  const Abi abi_;
+  const Capabilities capabilities_;
+};
+
+std::string versionText(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
+  Result<std::string> file = locate(options, {"libccl.so.2"}, kHint);
+  if (!file.isOk()) return file.status();
+  applySettings(options);
+  Result<LateLibrary> library = LateLibrary::load({"oneCCL", file.value(), {"libccl.so.2"}, kHint});
+  if (!library.isOk()) return library.status();
+  Result<Abi> abi = bind(library.value());
+  if (!abi.isOk()) return abi.status();
+  int version = 0;
+  if (const Code code = abi.value().getVersion(&version); code != 0) {
+    return failed(abi.value(), "asking " + library.value().name() + " for its version", code, nullptr);
+  }
+  Capabilities capabilities;
+  capabilities.name = "oneccl";
+  capabilities.version = versionText(version);
+  capabilities.refuses = refusals([](schedule::ReduceOp op, schedule::DataType type) {
+    return typeNumber(type) != kNone && opNumber(op) != kNone;
+  });
+  return std::shared_ptr<Library>(std::make_shared<OnecclLibrary>(abi.value(), std::move(capabilities)));
+}
+
+}  // namespace jhetcc::ccl::oneccl

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One suite for every adapter, on the real libraries, where JHETCC_TEST_ONECCL and JHETCC_TEST_MPI name their folders.
+#include "ccl/processes.h"
+
+namespace jhetcc::ccl {
+namespace {
+
+constexpr int64_t kSecond = 1000 * kNsPerMs;
+
+/// "oneccl=/folder" for those that are there; says in one line what is missing.
+std::vector<std::string> libraries() {
+  std::vector<std::string> found;
+  for (const auto& [name, variable] : {std::pair("oneccl", "JHETCC_TEST_ONECCL"), std::pair("mpi", "JHETCC_TEST_MPI")}) {
+    if (const char* folder = std::getenv(variable); folder && *folder) {
+      found.push_back(std::string(name) + "=" + folder);
+    } else {
+      MESSAGE("tests with " << name << " are skipped: " << variable << " is not set; `make libraries` fetches it");
+    }
+  }
+  return found;
+}
+
+void expectGood(Job& job) {
+  const int64_t deadline_ns = kClock.nowNs() + 60 * kSecond;
+  for (Process& member : job.members) CHECK(member.wait(deadline_ns) == 0);
+  CHECK(job.sweep().empty());
+}
+
+TEST_CASE("every operation, type and size; parts and other orders of the ranks") {
+  for (const std::string& library : libraries()) {
+    for (const int size : {2, 4}) {
+      CAPTURE(library);
+      CAPTURE(size);
+      Job job(size, "everything", {library});
+      expectGood(job);
+    }
+  }
+}
+
+TEST_CASE("two libraries in one process, whichever comes first") {
+  std::vector<std::string> both = libraries();
+  if (both.size() < 2) return;
+  for (int order = 0; order < 2; ++order) {
+    CAPTURE(both[0]);
+    Job job(2, "side_by_side", both);
+    expectGood(job);
+    std::swap(both[0], both[1]);
+  }
+}
+
+TEST_CASE("a second job in the same processes") {
+  for (const std::string& library : libraries()) {
+    CAPTURE(library);
+    Job job(2, "again", {library});
+    expectGood(job);
+  }
+}
+
+TEST_CASE("a member is killed: the call is given up and the survivor ends with its own code") {
+  for (const std::string& library : libraries()) {
+    CAPTURE(library);
+    Job job(2, "killed", {library});
+    CHECK(job.members[1].wait(kClock.nowNs() + 60 * kSecond) == -SIGKILL);
+    job.tell("killed");
+    CHECK(job.members[0].wait(kClock.nowNs() + 3 * kSecond) == 7);
+    for (const std::string& name : job.sweep()) {
+      CHECK_MESSAGE(name.starts_with(std::to_string(job.members[1].pid()) + ":"), name);  // the killed one cleans nothing
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jhetcc::ccl
