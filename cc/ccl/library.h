@@ -60,7 +60,7 @@ class Communicator {
   /// `count` elements of the result on each rank; the source has size() times as many.
   virtual Status reduceScatter(const void* source, void* target, size_t count, schedule::DataType type,
                                schedule::ReduceOp op, Stream stream) = 0;
-  /// Source at the root, target elsewhere; at the root they may be equal (in place), and the target is not written.
+  /// Source at the root, target elsewhere; at the root the target is the source, and is not written.
   virtual Status broadcast(const void* source, void* target, size_t bytes, int32_t root, Stream stream) = 0;
   /// `bytes` of each rank, in rank order.
   virtual Status allGather(const void* source, void* target, size_t bytes, Stream stream) = 0;

@@ -293,12 +293,12 @@ class NativeWorker::Loop {
     Result<std::shared_ptr<VendorCommunicator>> found = circle(*call.members);
     if (!found.isOk()) return sayWhere(*in_use_, found.status());
     const std::shared_ptr<VendorCommunicator> vendor = found.value();
-    const bool is_in_place = call.kind == StepKind::kNativeBroadcast && call.source == call.target;
+    const bool is_root_of_broadcast = call.kind == StepKind::kNativeBroadcast && call.source;
     const void* source = call.source;
     void* target = call.target;
     const bool must_stage = !in_use_->library->capabilities().abortable;
     const bool stages_source = must_stage && source && !call.is_source_kept;
-    const bool stages_target = must_stage && target && !is_in_place && !call.is_target_kept;
+    const bool stages_target = must_stage && target && !is_root_of_broadcast && !call.is_target_kept;
     if (stages_source) {
       char* copy = source_staging_.take(call.bytes);
       std::lock_guard<std::mutex> copying(copy_mutex_);
@@ -306,7 +306,7 @@ class NativeWorker::Loop {
       std::memcpy(copy, source, call.bytes);
       source = copy;
     }
-    if (is_in_place) target = const_cast<void*>(source);
+    if (is_root_of_broadcast) target = const_cast<void*>(source);  // where it also wants it elsewhere, that is a copy
     if (stages_target) target = target_staging_.take(call.bytes);
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -318,7 +318,7 @@ class NativeWorker::Loop {
       std::lock_guard<std::mutex> lock(mutex_);
       under_way_ = nullptr;
     }
-    if (status.isOk() && stages_target) {
+    if (status.isOk() && (stages_target || (is_root_of_broadcast && call.target != call.source))) {
       std::lock_guard<std::mutex> copying(copy_mutex_);
       if (!is_closed_.load()) std::memcpy(call.target, target, call.bytes);
     }

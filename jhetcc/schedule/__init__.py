@@ -10,6 +10,7 @@ from .interpreter import Proof as Proof
 from .interpreter import prove as prove
 from .interpreter import run as run
 from .operation import DTYPES as DTYPES
+from .operation import OPS as OPS
 from .operation import Operation as Operation
 from .operation import can_reduce as can_reduce
 from .operation import fnv1a as fnv1a
