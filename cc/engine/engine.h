@@ -38,7 +38,7 @@ struct CommunicatorSpec {
   uint64_t epoch = 0;
   int32_t self = 0;
   std::vector<int32_t> world_ranks;
-  std::vector<std::string> places;  ///< "host:pid" by index
+  std::vector<std::string> places;     ///< "host:pid" by index
   std::shared_ptr<NativePort> native;  ///< calls of the cluster's vendor library; null where there is none
 };
 

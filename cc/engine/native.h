@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine asks of a cluster's vendor library: calls in one order, which end later. Handed in like clock and rails.
+// What the engine asks of a cluster's vendor library: calls in one order, which end later. Handed in like clock and
+// rails.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,14 @@ struct NativeCall {
   schedule::StepKind kind;
   schedule::DataType type;
   schedule::ReduceOp op;
-  const std::vector<int32_t>* members;  ///< indexes within the communicator, in the order of the vendor's; kept by `program`
-  int32_t root;                         ///< place in `members`; -1 for all_reduce
-  const void* source;                   ///< null where this member gives nothing
-  void* target;                         ///< null where it gets nothing; may be the source
+  const std::vector<int32_t>*
+      members;         ///< indexes within the communicator, in the order of the vendor's; kept by `program`
+  int32_t root;        ///< place in `members`; -1 for all_reduce
+  const void* source;  ///< null where this member gives nothing
+  void* target;        ///< null where it gets nothing; may be the source
   size_t bytes;
-  /// In scratch, which lives as long as `scratch`: the library may use it even after drop(). All other memory belongs to
-  /// the caller and must not be touched after drop().
+  /// In scratch, which lives as long as `scratch`: the library may use it even after drop(). All other memory belongs
+  /// to the caller and must not be touched after drop().
   bool is_source_kept, is_target_kept;
   std::shared_ptr<const void> program, scratch;
   uint64_t token;

@@ -107,7 +107,9 @@ class Operation {
   bool issueReceive(int32_t index, StepState& state);
   bool issueNative(int32_t index, const schedule::Step& step, StepState& state);
   void findNextNative();
-  const std::vector<int32_t>& circleOf(const schedule::Step& step) const { return schedule_->circles[step.stream].members; }
+  const std::vector<int32_t>& circleOf(const schedule::Step& step) const {
+    return schedule_->circles[step.stream].members;
+  }
   void runLocal(const schedule::Step& step, StepState& state);
   bool deliver(int32_t index, const transport::FrameHeader& header, const void* payload);
   void complete(int32_t index, int64_t iteration);

@@ -34,8 +34,12 @@ std::vector<std::pair<int, int>> refuses(const ccl::Library& library) {
 void useLibrary(runtime::Process& process, std::shared_ptr<ccl::Library> library, std::vector<int32_t> world_ranks,
                 int32_t world_rank, std::shared_ptr<control::StoreClient> store, const std::string& job,
                 double timeout) {
-  runtime::OpenOptions options{std::move(library), std::move(world_ranks), world_rank, std::move(store),
-                               static_cast<int64_t>(timeout * 1e9), job};
+  runtime::OpenOptions options{std::move(library),
+                               std::move(world_ranks),
+                               world_rank,
+                               std::move(store),
+                               static_cast<int64_t>(timeout * 1e9),
+                               job};
   Status status;
   {
     const LockReleased release;

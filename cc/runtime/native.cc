@@ -88,7 +88,8 @@ Result<std::unique_ptr<ccl::Communicator>> makeCommunicator(const LibraryInUse& 
                                                             bool is_first, const std::function<bool()>& cancelled) {
   ccl::Group group;
   group.size = static_cast<int32_t>(world_ranks.size());
-  group.rank = static_cast<int32_t>(std::find(world_ranks.begin(), world_ranks.end(), world_rank) - world_ranks.begin());
+  group.rank =
+      static_cast<int32_t>(std::find(world_ranks.begin(), world_ranks.end(), world_rank) - world_ranks.begin());
   Result<std::string> token = tokenOf(in_use, key, group.rank == 0, group.size, is_first, cancelled);
   if (!token.isOk()) return token.status();
   group.token = std::move(token).value();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster's vendor library as this process uses it, and the thread that makes an engine's native calls. Vendors' calls
-// block, some for ever when a member dies: nothing here waits for one without a deadline.
+// A cluster's vendor library as this process uses it, and the thread that makes an engine's native calls. Vendors'
+// calls block, some for ever when a member dies: nothing here waits for one without a deadline.
 #pragma once
 
 #include <atomic>
@@ -25,10 +25,10 @@ struct VendorCommunicator {
 /// The library of the cluster that this process is in. Shared by all its communicators; any thread.
 struct LibraryInUse {
   std::shared_ptr<ccl::Library> library;
-  std::vector<int32_t> world_ranks;              ///< the cluster: members of the library's first communicator
-  std::shared_ptr<VendorCommunicator> first;     ///< of all of them
-  std::shared_ptr<control::StoreClient> store;   ///< by which members tell each other tokens
-  int64_t timeout_ns = 0;                        ///< for a token to come
+  std::vector<int32_t> world_ranks;             ///< the cluster: members of the library's first communicator
+  std::shared_ptr<VendorCommunicator> first;    ///< of all of them
+  std::shared_ptr<control::StoreClient> store;  ///< by which members tell each other tokens
+  int64_t timeout_ns = 0;                       ///< for a token to come
 };
 
 struct OpenOptions {

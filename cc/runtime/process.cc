@@ -93,13 +93,15 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
     forgetCalls();
   }
   for (int32_t slot : members) {
-    engine::CommunicatorSpec spec{name,        id,     epoch, communicator->member_of_slot[static_cast<size_t>(slot)],
+    engine::CommunicatorSpec spec{name,        id,     epoch,  communicator->member_of_slot[static_cast<size_t>(slot)],
                                   world_ranks, places, nullptr};
     Runner* runner = runners_[static_cast<size_t>(slot)].get();
-    const auto inCluster = [&](int32_t rank) { return std::count(library_->world_ranks.begin(), library_->world_ranks.end(), rank) > 0; };
+    const auto inCluster = [&](int32_t rank) {
+      return std::count(library_->world_ranks.begin(), library_->world_ranks.end(), rank) > 0;
+    };
     if (library_ && inCluster(runner->worldRank())) {
-      communicator->natives.push_back(std::make_shared<NativeWorker>(library_, id, world_ranks, runner->worldRank(),
-                                                                     [runner] { runner->wake(); }, spin_ns_));
+      communicator->natives.push_back(std::make_shared<NativeWorker>(
+          library_, id, world_ranks, runner->worldRank(), [runner] { runner->wake(); }, spin_ns_));
       spec.native = communicator->natives.back();
     }
     runners_[static_cast<size_t>(slot)]->withEngine([&](engine::Engine& engine) { engine.createCommunicator(spec); });

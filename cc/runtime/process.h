@@ -36,9 +36,9 @@ struct Communicator {
   std::string name;
   uint64_t id = 0, epoch = 0;
   std::vector<int32_t> world_ranks;
-  std::vector<int32_t> member_of_slot;  ///< local rank -> index, -1: no member
-  int32_t only_slot = -1;               ///< the one local member, if there is just one
-  std::shared_ptr<LocalJoin> join;      ///< where several local ranks are members
+  std::vector<int32_t> member_of_slot;                 ///< local rank -> index, -1: no member
+  int32_t only_slot = -1;                              ///< the one local member, if there is just one
+  std::shared_ptr<LocalJoin> join;                     ///< where several local ranks are members
   std::vector<std::shared_ptr<NativeWorker>> natives;  ///< of the local ranks whose cluster has a library
   /// Keys point into the sets. At most kCommandsMax and those being planned; calls under way keep theirs.
   std::unordered_map<std::string_view, std::shared_ptr<const CommandSet>> commands;

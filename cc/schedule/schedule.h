@@ -75,8 +75,8 @@ struct Circle {
 
 /// One step, a row of the columns. Sources: send and copy have one, reduce one or more (reduced left to right), recv
 /// and fill none. send has no target. Native steps: a reduction has one source on every member and a target at the root
-/// (all_reduce: on every member); a broadcast has a source at the root and a target on every member, at the root perhaps
-/// the source itself, which is then left alone.
+/// (all_reduce: on every member); a broadcast has a source at the root and a target on every member, at the root
+/// perhaps the source itself, which is then left alone.
 struct Step {
   StepKind kind;
   bool final;       ///< reduce: the result is complete, apply the mean's division

@@ -15,7 +15,7 @@ constexpr int64_t kBytesMax = int64_t{1} << 62;  // sums of a length and a chunk
 
 const char* kindName(StepKind kind) {
   constexpr const char* kNames[kKinds] = {"send", "recv",          "reduce",           "copy",
-                                           "fill", "native_reduce", "native_broadcast", "native_all_reduce"};
+                                          "fill", "native_reduce", "native_broadcast", "native_all_reduce"};
   return static_cast<uint8_t>(kind) < kKinds ? kNames[static_cast<uint8_t>(kind)] : "unknown";
 }
 

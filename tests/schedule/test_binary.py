@@ -11,15 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jhetcc.planner import Layout, plan
+from jhetcc.planner import ClusterShape, Layout, Vendor, plan
 from jhetcc.schedule import WHOLE, Builder, Operation, Plan, Schedule
 
 MEAN = plan(Operation("pmean", "f32", (70,)), Layout.local(3), algorithm="two_shot", chunk_bytes=16)
+CLUSTERS = (ClusterShape((0, 2), vendor=Vendor("pretend")), ClusterShape((1,)))
+NATIVE = plan(
+    Operation("psum", "f32", (70,)), Layout((0, 0, 0), clusters=CLUSTERS), algorithm="hierarchical", chunk_bytes=16
+)
 
 
-def test_the_blob_of_the_cpp_test_is_what_the_planner_makes():
-    path = pathlib.Path(__file__).parents[2] / "cc/tests/schedule/pmean_two_shot.inc"
-    assert "".join(re.findall(r'"([0-9a-f]+)"', path.read_text())) == MEAN.expand(1).to_bytes().hex()
+@pytest.mark.parametrize(("name", "schedule"), [("pmean_two_shot", MEAN.expand(1)), ("psum_native", NATIVE.expand(0))])
+def test_the_blobs_of_the_cpp_test_are_what_the_planner_makes(name, schedule):
+    path = pathlib.Path(__file__).parents[2] / f"cc/tests/schedule/{name}.inc"
+    assert "".join(re.findall(r'"([0-9a-f]+)"', path.read_text())) == schedule.to_bytes().hex()
 
 
 def test_round_trip_equality_and_hash():

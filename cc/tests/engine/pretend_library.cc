@@ -38,6 +38,7 @@ class PretendLibrary::Port final : public NativePort, public std::enable_shared_
   }
   void drop() override {
     is_dropped_ = true;
+    library_.calls_given_up_ += is_busy_;
     waiting_.clear();
     ended_.clear();
   }
@@ -52,7 +53,6 @@ class PretendLibrary::Port final : public NativePort, public std::enable_shared_
   }
   void end(const NativeCall& call, const std::vector<char>& result, const Status& status) {
     is_busy_ = false;
-    ++library_.calls_done_;
     if (!is_dropped_) {
       const bool is_left_alone = call.kind == StepKind::kNativeBroadcast && call.target == call.source;
       if (call.target && !is_left_alone && status.isOk()) {
@@ -90,6 +90,7 @@ std::shared_ptr<NativePort> PretendLibrary::port(uint64_t communicator, const st
 }
 
 void PretendLibrary::begin(Port& port, NativeCall call) {
+  ++calls_begun_;
   const std::vector<int32_t>& members = *call.members;
   Meeting& meeting = meetings_[{{port.communicator_, members}, port.made_[members]++}];
   meeting.parts.resize(members.size());
@@ -120,7 +121,8 @@ bool PretendLibrary::canEnd(const Meeting& meeting, size_t member) const {
 }
 
 std::vector<char> PretendLibrary::result(const Meeting& meeting) const {
-  const auto first = std::find_if(meeting.parts.begin(), meeting.parts.end(), [](const Part& part) { return part.port; });
+  const auto first =
+      std::find_if(meeting.parts.begin(), meeting.parts.end(), [](const Part& part) { return part.port; });
   const NativeCall& call = first->call;
   if (call.kind == StepKind::kNativeBroadcast) return meeting.parts[static_cast<size_t>(call.root)].data;
   std::vector<char> result(call.bytes);

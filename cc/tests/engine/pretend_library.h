@@ -23,7 +23,8 @@ class PretendLibrary {
   PretendLibrary(uint64_t seed, transport::sim::Network& network, std::function<bool(int)> is_up,
                  std::function<void(const std::string&)> fail);
   std::shared_ptr<NativePort> port(uint64_t communicator, const std::vector<int32_t>& world_ranks, int32_t self);
-  uint64_t callsDone() const { return calls_done_; }
+  uint64_t callsBegun() const { return calls_begun_; }
+  uint64_t callsGivenUp() const { return calls_given_up_; }
   /// The next call to begin anywhere ends with this error at every member.
   void failNext(const Status& status) { next_failure_ = status; }
 
@@ -55,7 +56,7 @@ class PretendLibrary {
   const bool is_eager_;  ///< members end as soon as they can, not when all have come
   std::map<Key, Meeting> meetings_;
   Status next_failure_;
-  uint64_t calls_done_ = 0;
+  uint64_t calls_begun_ = 0, calls_given_up_ = 0;
 };
 
 }  // namespace jhetcc::engine::testing

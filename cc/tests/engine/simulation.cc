@@ -44,8 +44,12 @@ bool sameVerdict(const control::Verdict& a, const control::Verdict& b) {
 
 Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& options, const Wrap& wrap)
     : network(seed, options),
-      library(seed, network, [this](int rank) { return !this->rank(rank).dead; }, [this](const std::string& what) { fail(what); }),
-      seed_(seed), random_(seed ^ 0x51ed), ranks_(static_cast<size_t>(ranks)) {
+      library(
+          seed, network, [this](int rank) { return !this->rank(rank).dead; },
+          [this](const std::string& what) { fail(what); }),
+      seed_(seed),
+      random_(seed ^ 0x51ed),
+      ranks_(static_cast<size_t>(ranks)) {
   for (int a = 0; a < ranks; ++a) {
     rank(a).engine = std::make_unique<Engine>(a, engineOptions(), network.clock(), sharedTrace());
     rank(a).depth = 1 + static_cast<int>(draw(3));
@@ -89,7 +93,7 @@ void Simulation::makeOn(int index, int member) {
   made.has[static_cast<size_t>(member)] = true;
   CommunicatorSpec spec = made.spec;
   spec.self = member;
-  spec.native = library.port(spec.id, spec.world_ranks, member);
+  if (with_library) spec.native = library.port(spec.id, spec.world_ranks, member);
   rank(spec.world_ranks[static_cast<size_t>(member)]).engine->createCommunicator(spec);
 }
 

@@ -94,8 +94,9 @@ class Simulation {
   bool isUp(int rank) { return !this->rank(rank).dead && !this->rank(rank).stopped; }
 
   transport::sim::Network network;
-  PretendLibrary library;  ///< of every cluster
-  bool limit_time = true;  ///< check that every operation ends in time
+  PretendLibrary library;    ///< of every cluster
+  bool with_library = true;  ///< communicators made from now on have one
+  bool limit_time = true;    ///< check that every operation ends in time
 
  private:
   bool pass(bool all);

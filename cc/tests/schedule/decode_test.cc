@@ -14,16 +14,21 @@ namespace {
 constexpr char kMeanHex[] =
 #include "schedule/pmean_two_shot.inc"
     ;
+constexpr char kNativeHex[] =
+#include "schedule/psum_native.inc"
+    ;
 
 using Bytes = std::vector<unsigned char>;
 
-Bytes meanBlob() {
+Bytes bytesOf(std::string_view hex) {
   Bytes bytes;
-  for (size_t i = 0; i + 1 < sizeof(kMeanHex); i += 2) {
-    bytes.push_back(static_cast<unsigned char>(std::stoi(std::string(kMeanHex + i, 2), nullptr, 16)));
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes.push_back(static_cast<unsigned char>(std::stoi(std::string(hex.substr(i, 2)), nullptr, 16)));
   }
   return bytes;
 }
+Bytes meanBlob() { return bytesOf(kMeanHex); }
+Bytes nativeBlob() { return bytesOf(kNativeHex); }
 
 template <typename T>
 T load(const Bytes& bytes, size_t at) {
@@ -137,8 +142,9 @@ TEST_CASE("header fields") {
   checkRefused(with<int32_t>(good, 8, -1), "rank -1");
   checkRefused(with<uint8_t>(good, 12, 16), "no type 16");
   checkRefused(with<uint8_t>(good, 13, 6), "no op 6");
-  checkRefused(with<uint16_t>(good, 14, 1), "reserved");
-  checkRefused(with<int32_t>(good, 28, 1), "reserved");
+  checkRefused(with<uint16_t>(good, 14, 1), "bytes, there are");  // circles
+  checkRefused(with<int32_t>(good, 28, 1), "bytes, there are");   // their members
+  checkRefused(with<int32_t>(good, 28, -1), "negative count");
   checkRefused(with<int64_t>(good, 32, 0), "chunk_bytes 0");
   checkRefused(with<int64_t>(good, 32, 18), "item size 4");
   checkRefused(with<int64_t>(good, 40, -8), "negative or absurd");
@@ -155,7 +161,8 @@ TEST_CASE("step fields name the step and the field") {
   const size_t reduce = stepOf(*decoded.value(), StepKind::kReduce);
   const size_t recv = stepOf(*decoded.value(), StepKind::kRecv);
   const std::string reduce_text = "step " + std::to_string(reduce) + " (reduce): ";
-  checkRefused(with<uint8_t>(good, at.kind, 5), "step 0 (unknown): no kind 5");
+  checkRefused(with<uint8_t>(good, at.kind, 8), "step 0 (unknown): no kind 8");
+  checkRefused(with<uint8_t>(good, at.kind, 5), "step 0 (native_reduce): no circle 0");
   checkRefused(with<uint8_t>(good, at.kind, 3), "step 0 (copy): peer or stream");
   checkRefused(with<uint8_t>(good, at.final, 1), "step 0 (send): final");
   checkRefused(with<uint8_t>(good, at.final + reduce, 2), "final is not 0 or 1");
@@ -206,25 +213,67 @@ TEST_CASE("a stream holds one step for each peer and direction") {
   checkRefused(with<int32_t>(good, at.peer + 4, 2), "stream 0 has step 0 with peer 2 already");
 }
 
+TEST_CASE("native steps and their circles") {
+  const Bytes good = nativeBlob();
+  const auto result = decode(good.data(), good.size());
+  REQUIRE_MESSAGE(result.isOk(), result.status().message());
+  const Schedule& s = *result.value();
+  REQUIRE(s.circles.size() == 2);
+  CHECK(s.circles[0].members == std::vector<int32_t>{0, 2});
+  CHECK(s.circles[0].lag == 0);
+  CHECK(s.circles[1].lag == 3);
+  const size_t reduce = stepOf(s, StepKind::kNativeReduce);
+  const size_t broadcast = stepOf(s, StepKind::kNativeBroadcast);
+  CHECK(writes(s.steps[reduce], s.rank));
+  CHECK_FALSE(writes(s.steps[reduce], 2));
+  CHECK(s.steps[broadcast].stream == 1);
+
+  const Columns at(good);
+  const std::string reduce_text = "step " + std::to_string(reduce) + " (native_reduce): ";
+  const std::string broadcast_text = "step " + std::to_string(broadcast) + " (native_broadcast): ";
+  checkRefused(with<uint16_t>(good, at.stream + 2 * reduce, 2), reduce_text + "no circle 2");
+  checkRefused(with<int32_t>(good, at.peer + 4 * reduce, 1), reduce_text + "peer 1 is no root");
+  checkRefused(with<int32_t>(good, at.peer + 4 * reduce, -1), reduce_text + "peer -1 is no root");
+  checkRefused(with<uint8_t>(good, at.kind + reduce, 7), "(native_all_reduce): peer 0 is no root");
+  checkRefused(with<int32_t>(good, at.peer + 4 * reduce, 2),
+               reduce_text + "target is set");  // it writes at the root only
+  checkRefused(with<int32_t>(good, at.peer + 4 * broadcast, 2), broadcast_text + "sources are 1");
+  checkRefused(with<uint8_t>(good, at.final + reduce, 1), reduce_text + "final");
+  checkRefused(with<int64_t>(good, at.length + 8 * reduce, 90), reduce_text + "length 90");
+  checkRefused(with<int64_t>(good, at.target_offset + 8 * reduce, 2), reduce_text + "target");
+
+  const size_t lags = good.size() - 4 * 4 - 2 * 4 - 2 * 2, ends = lags + 2 * 2, members = ends + 2 * 4;
+  REQUIRE(load<int32_t>(good, members + 4) == 2);
+  checkRefused(with<int32_t>(good, ends, -1), "circle_end descends");
+  checkRefused(with<int32_t>(good, ends, 5), "circle_end descends");
+  checkRefused(with<int32_t>(good, ends + 4, 3), "circle_end is not their number");
+  checkRefused(with<int32_t>(good, ends, 1), "circle 0 is not two or more");
+  checkRefused(with<int32_t>(good, members + 4, 0), "circle 0 is not two or more");
+  checkRefused(with<int32_t>(good, members + 4, 3), "circle 0 is not two or more");
+  checkRefused(with<int32_t>(good, members, 1), "this rank is not in its circle");
+}
+
 TEST_CASE("any single changed byte decodes to a valid schedule or is refused, and never harms") {
-  const Bytes good = meanBlob();
-  size_t refused = 0;
-  for (size_t i = 0; i < good.size(); ++i) {
-    for (const unsigned char value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
-      const Bytes changed = with<unsigned char>(good, i, value);
-      const auto result = decode(changed.data(), changed.size());
-      if (!result.isOk()) {
-        ++refused;
-        CHECK(result.status().code() == "bad_schedule");
-        continue;
-      }
-      for (const Step& step : result.value()->steps) {
-        CHECK(static_cast<size_t>(step.sources_end) <= result.value()->sources.size());
-        CHECK(static_cast<size_t>(step.dependencies_end) <= result.value()->dependencies.size());
+  for (const Bytes& good : {meanBlob(), nativeBlob()}) {
+    size_t refused = 0;
+    for (size_t i = 0; i < good.size(); ++i) {
+      for (const unsigned char value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
+        const Bytes changed = with<unsigned char>(good, i, value);
+        const auto result = decode(changed.data(), changed.size());
+        if (!result.isOk()) {
+          ++refused;
+          CHECK(result.status().code() == "bad_schedule");
+          continue;
+        }
+        for (const Step& step : result.value()->steps) {
+          CHECK((!isNative(step.kind) || step.stream < result.value()->circles.size()));
+          CHECK(static_cast<size_t>(step.sources_end) <= result.value()->sources.size());
+          CHECK(static_cast<size_t>(step.dependencies_end) <= result.value()->dependencies.size());
+        }
       }
     }
+    CHECK(refused > good.size());
   }
-  CHECK(refused > good.size());
 }
 
 TEST_CASE("the empty schedule and a message of no bytes") {
