@@ -20,7 +20,7 @@ from jhetcc.topology import VENDOR_OF_PLATFORM, Identity
 from jhetcc.world import library
 from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
 
-__all__ = ["Member", "Rendezvous", "cluster_fields", "host_identity"]
+__all__ = ["Local", "Member", "Rendezvous", "cluster_fields", "host_identity", "member_fields"]
 
 _log = logging.getLogger("jhetcc")
 _COUNTDOWN_SECONDS = 5.0
@@ -40,6 +40,9 @@ class Member:
     host_key: str
     pid: int
     ranks: int
+    device_ids: tuple[int, ...]
+    island: str
+    island_place: int
     platform: str
     vendor: str
     library: str
@@ -48,6 +51,11 @@ class Member:
     unix_address: str
     tcp_address: str
     agreed: str
+
+    @staticmethod
+    def read(text: str) -> Member:
+        fields = json.loads(text)
+        return Member(**fields | {"device_ids": tuple(fields["device_ids"])})
 
     @property
     def place(self) -> str:
@@ -64,6 +72,34 @@ def host_identity() -> str:
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a process brings: its ranks, and the JAX runtime they live in.
+
+    Attributes:
+      ranks: how many.
+      platform: of their devices.
+      device_ids: of their devices in that runtime; empty without JAX.
+      runtime: where the processes of one runtime meet; None where this one is alone in its own.
+      place: number of this process in that runtime.
+    """
+
+    ranks: int
+    platform: str
+    device_ids: tuple[int, ...] = ()
+    runtime: str | None = None
+    place: int = 0
+
+
+def member_fields(own: Local, host_key: str) -> dict[str, Any]:
+    """What a member says of its ranks and its island; an address of loopback is the host's own."""
+    island = own.runtime or ""
+    if own.runtime and is_loopback(split_address(own.runtime)[0]):
+        island += f" on {host_key}"
+    ranks = {"ranks": own.ranks, "device_ids": own.device_ids, "platform": own.platform}
+    return ranks | {"island": island, "island_place": own.place}
 
 
 def cluster_fields(platform: str, options: config.Options) -> dict[str, str]:
@@ -117,8 +153,11 @@ class Rendezvous:
                     raise
                 time.sleep(_POLL_SECONDS)
 
-    def gather(self, ranks: int, platform: str) -> list[Member]:
+    def gather(self, own: Local) -> list[Member]:
         """Waits until every process has said who it is.
+
+        Args:
+          own: what this process brings.
 
         Returns:
           The members in order of their process numbers.
@@ -135,7 +174,7 @@ class Rendezvous:
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
         while True:
             try:
-                return self._gather_once(ranks, platform)
+                return self._gather_once(own)
             except _EarlierWorldError as error:
                 if self._left() <= 0:
                     raise
@@ -154,7 +193,7 @@ class Rendezvous:
                 _log.debug("asking the coordinator again: %s", error)
                 time.sleep(_POLL_SECONDS)
 
-    def _gather_once(self, ranks: int, platform: str) -> list[Member]:
+    def _gather_once(self, own: Local) -> list[Member]:
         launch = self.launch
         try:
             self._client = _core.StoreClient(self._coordinator, self._secret, self._identity, self._left())
@@ -165,10 +204,10 @@ class Rendezvous:
                 code="init_timeout",
                 scope="process",
             ) from None
-        me = self._me = self._me or self._describe(ranks, platform)
+        me = self._me = self._me or self._describe(own)
         taken = self._client.set_if_absent(f"process/{launch.process_id}", json.dumps(asdict(me)), _CALL_SECONDS)
         if taken is not None:
-            other = Member(**json.loads(taken))
+            other = Member.read(taken)
             is_own = (other.host_key, other.pid) == (me.host_key, me.pid)
             raise (_EarlierWorldError if is_own or self._is_over() else BadArgumentError)(
                 f"process number {launch.process_id} is taken by {other.place} in the job at {launch.coordinator}: two processes were "
@@ -177,7 +216,7 @@ class Rendezvous:
                 scope="process",
             )
         self._wait_for("process", "never connected")
-        members = [Member(**json.loads(self._get(f"process/{k}"))) for k in range(launch.num_processes)]
+        members = [Member.read(self._get(f"process/{k}")) for k in range(launch.num_processes)]
         self._check(me, members)
         return members
 
@@ -219,7 +258,7 @@ class Rendezvous:
             return True
         return len(self._client.list("ready/", _CALL_SECONDS)) == self.launch.num_processes
 
-    def _describe(self, ranks: int, platform: str) -> Member:
+    def _describe(self, own: Local) -> Member:
         launch, options = self.launch, self.options
         towards = str(launch.coordinator)
         local = split_address(self._client.local_address)[0]
@@ -234,9 +273,8 @@ class Rendezvous:
             host=socket.gethostname(),
             host_key=host_identity(),
             pid=os.getpid(),
-            ranks=ranks,
-            platform=platform,
-            **cluster_fields(platform, options),
+            **member_fields(own, host_identity()),
+            **cluster_fields(own.platform, options),
             unix_address=unix.address,
             tcp_address=tcp.address,
             agreed=options.agreed(),
