@@ -36,13 +36,11 @@ def test_cases(islands):
     assert "ok cases_point.case_islands" in launch(islands, GROUPINGS[islands])
 
 
-@pytest.mark.parametrize(
-    ("islands", "labels"), [("cpu:1,cpu:1,cpu:1,cpu:1", "a,b,a,b"), ("cpu:2,cpu:1,cpu:1", "a,b,c")]
-)
-def test_values_over_clusters(islands, labels):
+def test_values_over_clusters():
     """C125: what operations give between clusters, by hierarchical schedules wherever they fit."""
     options = {"JHETCC_ALGORITHM": "hierarchical"}
-    assert "ok cases_values.case_large" in launch(islands, "cases_values", "", labels, options=options)
+    done = launch("cpu:2,cpu:1,cpu:1", "cases_values", "", "a,b,c", options=options)
+    assert "ok cases_values.case_large" in done
 
 
 @pytest.mark.parametrize("islands", ["cpu:1,cpu:1", "cpu:2,cpu:2", "cpu:2,cpu:2,cpu:2"])
