@@ -15,7 +15,7 @@ const std::string kHint =
 
 /// oneCCL reads them when it is loaded. Its defaults let a thread of its own spin against the rank.
 void applySettings(const LoadOptions& options) {
-  setDefault("CCL_LOG_LEVEL", "error");  // it warns about every grouped send
+  setDefault("CCL_LOG_LEVEL", "error");  // it warns about each of these settings and names; of this one it does anyway
   setDefault("CCL_ATL_TRANSPORT", "ofi");
   setDefault("CCL_ATL_SHM", "1");
   if (options.is_crowded) {

@@ -14,7 +14,8 @@ std::vector<std::string> libraries() {
     if (const char* folder = std::getenv(variable); folder && *folder) {
       found.push_back(std::string(name) + "=" + folder);
     } else {
-      MESSAGE("tests with " << name << " are skipped: " << variable << " is not set; `make libraries` fetches it");
+      MESSAGE("tests with ", std::string(name), " are skipped: ", std::string(variable), " is not set; ",
+              "`make libraries` fetches it");
     }
   }
   return found;
