@@ -3,22 +3,28 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
 #include "base/exit.h"
 #include "base/log.h"
+#include "ccl/segments.h"
 
 namespace jhetcc::ccl::oneccl {
 namespace {
 
-/// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not destroyed.
-void sweepOwnSegments() {
-  const std::string prefix = std::to_string(::getpid()) + ":";
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
-    if (entry.path().filename().string().starts_with(prefix)) std::filesystem::remove(entry.path(), ignored);
-  }
+/// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not destroyed. Takes
+/// away this process's own, and those of members that were killed and could not.
+void sweepSegments() {
+  removeSegments([](const std::string& name) {
+    const size_t colon = name.find(':');
+    if (colon == 0 || colon == std::string::npos || name.find_first_not_of("0123456789:") != std::string::npos) return false;
+    const pid_t pid = std::atoi(name.c_str());
+    return pid == ::getpid() || (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH);
+  });
 }
 
 /// What two ranks have for each other in one exchange.
@@ -38,7 +44,7 @@ Status failed(const Abi& abi, const std::string& what, Code code, Comm comm) {
 }
 
 void armExit() {
-  if (const Status status = exitWithoutDestructors(sweepOwnSegments); !status.isOk()) {
+  if (const Status status = exitWithoutDestructors(sweepSegments); !status.isOk()) {
     JHETCC_LOG(kWarn, "ccl", status.message());
   }
 }
