@@ -18,12 +18,12 @@ namespace jhetcc::ccl {
 
 /// What a loaded library can do, found by version and by trying, never assumed.
 struct Capabilities {
-  std::string name;               ///< "oneccl", "mpi", "nccl"
-  std::string version;            ///< as the library says it; ranks of one cluster have equal ones
-  bool abortable = false;         ///< Communicator::abort() frees a call that waits for a lost member
-  bool blocking = true;           ///< calls return when done; else they are ordered on the stream
-  bool uniform = false;           ///< promises the same bits of an all-reduce to all members
-  bool one_rank_a_process = true; ///< several ranks of one process cannot be members
+  std::string name;                ///< "oneccl", "mpi", "nccl"
+  std::string version;             ///< as the library says it; ranks of one cluster have equal ones
+  bool abortable = false;          ///< Communicator::abort() frees a call that waits for a lost member
+  bool blocking = true;            ///< calls return when done; else they are ordered on the stream
+  bool uniform = false;            ///< promises the same bits of an all-reduce to all members
+  bool one_rank_a_process = true;  ///< several ranks of one process cannot be members
   /// Reductions that it cannot do; owner add does them. Everything moves as bytes.
   std::vector<std::pair<schedule::ReduceOp, schedule::DataType>> refuses;
 
@@ -34,10 +34,10 @@ struct Capabilities {
 
 /// Who forms a communicator. All members pass equal values except `rank`.
 struct Group {
-  std::string token;            ///< from the first member's Library::makeToken(); any length
-  int32_t rank = 0, size = 0;   ///< within the new communicator
-  /// The members by their ranks in this library's first communicator, in order. Empty: this is the first one, which holds
-  /// every process that will ever take part (MPI's world is made once in a process).
+  std::string token;           ///< from the first member's Library::makeToken(); any length
+  int32_t rank = 0, size = 0;  ///< within the new communicator
+  /// The members by their ranks in this library's first communicator, in order. Empty: this is the first one, which
+  /// holds every process that will ever take part (MPI's world is made once in a process).
   std::vector<int32_t> of_first;
 };
 
@@ -48,8 +48,9 @@ using Stream = void*;
 /// caller and stays until a blocking call has returned, or the stream has passed a call that does not block.
 class Communicator {
  public:
-  /// Destroys it with the other members where that is safe; after an error or leave() it is left behind, and this waits for
-  /// nobody. A call that was given up may still be inside the library then: it touches nothing of this object any more.
+  /// Destroys it with the other members where that is safe; after an error or leave() it is left behind, and this waits
+  /// for nobody. A call that was given up may still be inside the library then: it touches nothing of this object any
+  /// more.
   virtual ~Communicator() = default;
 
   /// `count` elements; the mean is never asked for (sums are divided once, at the owner). Target only at the root.
@@ -78,8 +79,8 @@ class Communicator {
   virtual Status asyncError() { return Status::ok(); }
   /// From any thread: calls under way and later ones fail. kUnavailable where the library cannot.
   virtual Status abort() = 0;
-  /// From any thread, as soon as a member is lost or a call is given up: nothing here waits for the members any more, later
-  /// calls fail, and the process can end while a thread is stuck in the library.
+  /// From any thread, as soon as a member is lost or a call is given up: nothing here waits for the members any more,
+  /// later calls fail, and the process can end while a thread is stuck in the library.
   virtual void leave() = 0;
 };
 
@@ -87,8 +88,8 @@ class Library {
  public:
   virtual ~Library() = default;
   virtual const Capabilities& capabilities() const = 0;
-  /// By the first member, for a communicator of `size` ranks; the others get it by the control plane. What it started to
-  /// serve them (a server's thread) lives as long as the library.
+  /// By the first member, for a communicator of `size` ranks; the others get it by the control plane. What it started
+  /// to serve them (a server's thread) lives as long as the library.
   virtual Result<std::string> makeToken(int32_t size, bool is_first) = 0;
   /// Collective; blocks until all members are there. Call it where it may block for ever.
   virtual Result<std::unique_ptr<Communicator>> create(const Group& group) = 0;
