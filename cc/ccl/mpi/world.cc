@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/system_text.h"
 #include "ccl/mpi/pmi_table.h"
+#include "ccl/segments.h"
 #include "net/connect.h"
 #include "net/crypto.h"
 #include "net/socket.h"
@@ -172,6 +173,8 @@ Result<Comm> World::communicator(const Abi& abi, const std::vector<int32_t>& ran
   if (made == kCommNull) {
     return Status(Kind::kBadArgument, Scope::kCall, "bad_argument", "this process is no member of the communicator");
   }
+  // MPICH would take the names of its shared memory away in MPI_Finalize. All members have mapped it by now.
+  removeSegments([](const std::string& name) { return name.starts_with("mpich_shm_"); });
   return made;
 }
 

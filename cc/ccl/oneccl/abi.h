@@ -32,8 +32,6 @@ struct Abi {
   Code (*allToAll)(const void* source, void* target, size_t count, int type, Comm comm, void* stream);
   Code (*send)(const void* source, size_t count, int type, int peer, Comm comm, void* stream);
   Code (*recv)(void* target, size_t count, int type, int peer, Comm comm, void* stream);
-  Code (*groupStart)();
-  Code (*groupEnd)();
   const char* (*getErrorString)(Code code);
   const char* (*getLastError)(Comm comm);
 };
@@ -53,8 +51,6 @@ inline Result<Abi> bind(const LateLibrary& library) {
                             .find("onecclAllToAll", &abi.allToAll)
                             .find("onecclSend", &abi.send)
                             .find("onecclRecv", &abi.recv)
-                            .find("onecclGroupStart", &abi.groupStart)
-                            .find("onecclGroupEnd", &abi.groupEnd)
                             .find("onecclGetErrorString", &abi.getErrorString)
                             .find("onecclGetLastError", &abi.getLastError)
                             .status();

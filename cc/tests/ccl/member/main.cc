@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "ccl/member/member.h"
+#include "ccl/segments.h"
 
 namespace jhetcc::ccl {
 
@@ -47,6 +48,7 @@ int everything(Member& member) {
   std::fprintf(stderr, "ccl_member: %s %s\n", capabilities.name.c_str(), capabilities.version.c_str());
   const auto world = must(member.create(*library, "world"), "world");
   checkEverything(*world, capabilities, member.rank, member.size);
+  if (capabilities.name == "mpi") require(mappedSegments().empty(), "shared memory still has a name");
   if (member.size == 4) {
     const std::vector<int32_t> ranks = member.rank % 2 == 0 ? std::vector<int32_t>{2, 0} : std::vector<int32_t>{3, 1};
     const auto half = must(member.create(*library, "half " + std::to_string(ranks[0]), ranks), "half");
