@@ -203,9 +203,9 @@ def _of_file(path: str) -> Profile:
 
 def topology_hash(world: World) -> int:
     """Of what measurements depend on: hosts, processes and ranks, clusters, settings of the transports, the version."""
+    keys = list(dict.fromkeys(member.host_key for member in world.members))
     members = [
-        (m.host, m.host_key == world.members[0].host_key, m.ranks, m.platform, dataclasses.astuple(m.identity))
-        for m in world.members
+        (m.host, keys.index(m.host_key), m.ranks, m.platform, dataclasses.astuple(m.identity)) for m in world.members
     ]
     chosen = [
         getattr(world.options, name) for name in ("transport", "cma", "tcp_congestion", "interface", "simd", "spin_us")

@@ -149,6 +149,33 @@ def test_what_was_kept_and_is_damaged_is_measured_again(pools, tmp_path):
     assert Profile.from_json(path.read_text()) == values[0].get()[0]
 
 
+def case_lost():
+    """Process 1 ends while everybody measures; the others hear of it, and can join another world."""
+    me, measure = here()["process_id"], calibration.measure
+
+    def end(*arguments):
+        if me == 1:
+            os._exit(7)
+        return measure(*arguments)
+
+    calibration.measure, calibration._path = end, lambda world: None
+    os.environ["JHETCC_PROFILE"] = "auto"
+    with pytest.raises(jhetcc.PeerLostError):
+        jhetcc.init(**here() | {"timeout": 30})
+    del os.environ["JHETCC_PROFILE"]
+    comm = jhetcc.init(num_processes=1, devices=1)
+    comm.close()
+    return True
+
+
+def test_a_process_that_ends_meanwhile(pools):
+    pool = pools(1, 1, 1)
+    outcomes = pool.attempt(case_lost, world=False)
+    assert [outcome.code for outcome in outcomes] == [None, 7, None]
+    assert [outcomes[index].get() for index in (0, 2)] == [True, True]
+    pool.kill()  # its processes were changed
+
+
 def test_what_cannot_be_kept_is_still_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("JHETCC_PROFILE", "auto")
     (tmp_path / "file").write_text("")
