@@ -14,7 +14,7 @@ PRESETS := release asan tsan
 PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 export PATH := $(CURDIR)/$(BUILD)/bin:$(PATH)
 
-.PHONY: demo test cpp-test lint format bench docs clean
+.PHONY: demo test cpp-test libraries lint format bench docs clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/jhetcc launch --islands cpu:2,cpu:1,cpu:1 examples/train_mixed.py $(ARGS)
@@ -27,10 +27,19 @@ ifneq ($(CPP),no)
 endif
 	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The sanitizers of older compilers do not bear the address randomisation of newer kernels.
+# Vendors' collective libraries for tests and the demo: docs/libraries.md. ARGS="--only impi" fetches Intel MPI.
+libraries: $(VENV)/.setup
+	@$(BUILD)/bin/python tools/libraries.py --into $(VENV)/libraries $(ARGS)
+
+# Vendors' libraries are tested by the plain build only: under the sanitizers they report what lies inside them. Without them their tests
+# are skipped, and say so. The sanitizers of older compilers do not bear the address randomisation of newer kernels.
 cpp-test: $(VENV)/.setup
+	@$(BUILD)/bin/python tools/libraries.py --into $(VENV)/libraries || true
 	@steady="$$(setarch -R true 2>/dev/null && echo 'setarch -R')"; \
 	for preset in $(PRESETS); do \
+	  folder="$(abspath $(VENV))/libraries"; [ $$preset = release ] || folder=/none; \
+	  if [ -e $$folder/oneccl/.fetched ]; then export JHETCC_TEST_ONECCL=$$folder/oneccl; else unset JHETCC_TEST_ONECCL; fi; \
+	  if [ -e $$folder/mpich/.fetched ]; then export JHETCC_TEST_MPI=$$folder/mpich; else unset JHETCC_TEST_MPI; fi; \
 	  cmake --preset $$preset > /dev/null && cmake --build --preset $$preset && $$steady ctest --preset $$preset || exit 1; \
 	done
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
-import libraries  # noqa: E402
+import libraries
 
 
 def _run(*command, **environment):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared memory that a library of a vendor has mapped into this process: libraries leave its names behind where they are
-// not ended as they wish. Any thread.
+// Shared memory that a library of a vendor has mapped into this process: libraries leave its names behind where they
+// are not ended as they wish. Any thread.
 #pragma once
 
 #include <unistd.h>

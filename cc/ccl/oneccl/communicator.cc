@@ -16,12 +16,13 @@
 namespace jhetcc::ccl::oneccl {
 namespace {
 
-/// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not destroyed. Takes
-/// away this process's own, and those of members that were killed and could not.
+/// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not
+/// destroyed. Takes away this process's own, and those of members that were killed and could not.
 void sweepSegments() {
   removeSegments([](const std::string& name) {
     const size_t colon = name.find(':');
-    if (colon == 0 || colon == std::string::npos || name.find_first_not_of("0123456789:") != std::string::npos) return false;
+    if (colon == 0 || colon == std::string::npos || name.find_first_not_of("0123456789:") != std::string::npos)
+      return false;
     const pid_t pid = std::atoi(name.c_str());
     return pid == ::getpid() || (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH);
   });
@@ -65,7 +66,8 @@ OnecclCommunicator::~OnecclCommunicator() {
     return;
   }
   if (const Code code = state_->abi.commDestroy(state_->comm); code != 0) {
-    JHETCC_LOG(kWarn, "ccl", failed(state_->abi, "destroying a communicator, " + state_->where, code, nullptr).message());
+    JHETCC_LOG(kWarn, "ccl",
+               failed(state_->abi, "destroying a communicator, " + state_->where, code, nullptr).message());
   }
 }
 
@@ -86,8 +88,8 @@ Status OnecclCommunicator::run(const char* what, Call call) {
 
 template <typename Call>
 Status OnecclCommunicator::reduceWith(const char* what, schedule::DataType type, schedule::ReduceOp op, Call call) {
-  const int type_number = typeNumber(type), op_number = opNumber(op);
-  if (type_number == kNone || op_number == kNone) {
+  const int type_number = typeNumber(type), op_number = opNumber(op, type);
+  if (op_number == kNone) {
     return Status(Kind::kUnavailable, Scope::kCall, "unavailable",
                   std::string(what) + ": oneCCL has no such reduction of such elements; its capabilities say so");
   }
@@ -122,8 +124,7 @@ Status OnecclCommunicator::broadcast(const void* source, void* target, size_t by
   if (bytes == 0) return Status::ok();
   // In place at the root, so that its target is not written.
   void* const place = state_->rank == root ? const_cast<void*>(source) : target;
-  return run("broadcast",
-             [&](State& s) { return s.abi.broadcast(place, place, bytes, kInt8, root, s.comm, stream); });
+  return run("broadcast", [&](State& s) { return s.abi.broadcast(place, place, bytes, kInt8, root, s.comm, stream); });
 }
 
 Status OnecclCommunicator::allGather(const void* source, void* target, size_t bytes, Stream stream) {
@@ -136,8 +137,8 @@ Status OnecclCommunicator::allToAll(const void* source, void* target, size_t byt
   return run("all_to_all", [&](State& s) { return s.abi.allToAll(source, target, bytes, kInt8, s.comm, stream); });
 }
 
-/// oneCCL carries a group out one by one and in its order, so groups of several ranks may wait in a ring. Here pairs of ranks
-/// take turns, everywhere in the same order, and the lower rank of a pair sends first.
+/// oneCCL carries a group out one by one and in its order, so groups of several ranks may wait in a ring. Here pairs of
+/// ranks take turns, everywhere in the same order, and the lower rank of a pair sends first.
 Status OnecclCommunicator::exchange(const std::vector<Transfer>& transfers, Stream stream) {
   std::map<int32_t, Turn> turns;
   for (const Transfer& transfer : transfers) {

@@ -99,9 +99,8 @@ Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
   Capabilities capabilities;
   capabilities.name = "oneccl";
   capabilities.version = versionText(version);
-  capabilities.refuses = refusals([](schedule::ReduceOp op, schedule::DataType type) {
-    return typeNumber(type) != kNone && opNumber(op) != kNone;
-  });
+  capabilities.refuses =
+      refusals([](schedule::ReduceOp op, schedule::DataType type) { return opNumber(op, type) != kNone; });
   return std::shared_ptr<Library>(std::make_shared<OnecclLibrary>(abi.value(), std::move(capabilities)));
 }
 

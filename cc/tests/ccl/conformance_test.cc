@@ -10,7 +10,8 @@ constexpr int64_t kSecond = 1000 * kNsPerMs;
 /// "oneccl=/folder" for those that are there; says in one line what is missing.
 std::vector<std::string> libraries() {
   std::vector<std::string> found;
-  for (const auto& [name, variable] : {std::pair("oneccl", "JHETCC_TEST_ONECCL"), std::pair("mpi", "JHETCC_TEST_MPI")}) {
+  for (const auto& [name, variable] :
+       {std::pair("oneccl", "JHETCC_TEST_ONECCL"), std::pair("mpi", "JHETCC_TEST_MPI")}) {
     if (const char* folder = std::getenv(variable); folder && *folder) {
       found.push_back(std::string(name) + "=" + folder);
     } else {

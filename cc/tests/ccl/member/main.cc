@@ -45,7 +45,9 @@ namespace {
 int everything(Member& member) {
   const std::shared_ptr<Library> library = must(load(member.libraries.at(0)), "load");
   const Capabilities& capabilities = library->capabilities();
-  std::fprintf(stderr, "ccl_member: %s %s\n", capabilities.name.c_str(), capabilities.version.c_str());
+  if (member.rank == 0) {
+    std::fprintf(stderr, "ccl_member: %s %s\n", capabilities.name.c_str(), capabilities.version.c_str());
+  }
   const auto world = must(member.create(*library, "world"), "world");
   checkEverything(*world, capabilities, member.rank, member.size);
   if (capabilities.name == "mpi") require(mappedSegments().empty(), "shared memory still has a name");
@@ -93,7 +95,8 @@ int again(Member& member) {
   return 0;
 }
 
-/// The last rank is killed during calls. The others' calls end or are given up; then the process ends with its own code.
+/// The last rank is killed during calls. The others' calls end or are given up; then the process ends with its own
+/// code.
 int killed(Member& member) {
   std::shared_ptr<Library> library = must(load(member.libraries.at(0)), "load");
   std::unique_ptr<Communicator> world = must(member.create(*library, "world"), "world");
