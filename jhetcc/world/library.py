@@ -61,7 +61,9 @@ def load(options: Options, ranks: int, crowded: bool, secret: Any) -> Any:
       BadArgumentError: it joins one rank of a process, and this one owns several.
       UnavailableError: it is not on this machine, or of a kind that cannot be used.
     """
-    library = _core.Library(options.library, find(options.library, options.library_path), crowded, options.interface or "", secret)
+    library = _core.Library(
+        options.library, find(options.library, options.library_path), crowded, options.interface or "", secret
+    )
     if library.one_rank_a_process and ranks > 1:
         raise BadArgumentError(
             f"JHETCC_LIBRARY={options.library}: {library.name} {library.version} joins one rank of a process, and this process owns "
