@@ -173,18 +173,18 @@ def introduce(comm, topology, parameters, text) -> None:
 def how_it_ran(comm, operation) -> None:
     """The gist of ``comm.explain``: the method and its predicted time, and what happens within clusters and between them."""
     told = comm.explain(operation).splitlines()
-    rated = [line.lstrip("* ").split() for line in told if " predicted" in line]
-    (name, time, unit), (fastest, least, _) = next(
-        (each[:3], rated[0][:3]) for each, line in zip(rated, told[1:], strict=False) if line.startswith("*")
-    )
-    print(f"{operation} ran by {name}, predicted to take {time} {unit}", flush=True)
+    rated = [line for line in told if " predicted" in line]  # the fastest first
+    name, microseconds = next(line for line in rated if line.startswith("*")).split()[1:3]
+    fastest, least = rated[0].lstrip("* ").split()[:2]
+    print(f"{operation} ran by {name}, predicted to take {microseconds} us", flush=True)
     if name != fastest and "JHETCC_ALGORITHM" in os.environ:
-        print(f"  as JHETCC_ALGORITHM asks; else by {fastest}, {least} {unit}: these ranks share one host", flush=True)
+        among = f"{comm.size} ranks on {len(set(comm.layout.hosts))} host(s)"
+        print(f"  as JHETCC_ALGORITHM asks; else by {fastest}, {least} us, for {among}", flush=True)
     for line in told:
         if line.startswith("  stage: "):
             print(line, flush=True)
-    between = [int(line.split()[-2]) for line in told if line.startswith("  link cluster ")]
-    print(f"  {sum(between):,} bytes between clusters, by {len(between)} ways", flush=True)
+    if between := [int(line.split()[-2]) for line in told if line.startswith("  link cluster ")]:
+        print(f"  {sum(between):,} bytes between clusters, by {len(between)} ways", flush=True)
 
 
 def single_program(text, steps, rows) -> list[float]:
