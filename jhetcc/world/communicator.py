@@ -12,7 +12,8 @@ from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
 from jhetcc.planner import Layout, explain, shapes
 from jhetcc.schedule import Operation
-from jhetcc.topology import Cluster, form_clusters
+from jhetcc.topology import Cluster, Topology, form_clusters
+from jhetcc.world import machines
 from jhetcc.world.raw import RawCalls
 
 if TYPE_CHECKING:
@@ -258,6 +259,30 @@ class Communicator(RawCalls):
         for rank in self._world.process.status():
             lines += [f"  path {text}" for _, text in sorted(rank["paths"].items())]
         return "\n".join(lines)
+
+    def topology(self) -> Topology:
+        """The job's machines, with this communicator's ranks and clusters on them. A collective call: every rank takes part.
+
+        One process of each host looks at it, as ``jhetcc topo`` does, and all are told.
+
+        Returns:
+          A topology, equal on all ranks. A host has a cpu device for every rank of the world that was born there, ``cpu0``, ``cpu1``, ...
+          by world rank; one without a rank of this communicator takes no part.
+
+        Raises:
+          PeerLostError, OperationTimeoutError, MismatchError, AbortedError: as any collective call; see ``docs/errors.md``.
+
+        Example:
+          >>> import jhetcc
+          >>> comm = jhetcc.init(num_processes=1, devices=2)
+          >>> found = comm.topology()
+          >>> [rank.device for rank in found.ranks], [cluster.ranks for cluster in found.clusters]
+          (['cpu0', 'cpu1'], [(0, 1)])
+          >>> picture = jhetcc.topology.svg(found)
+          >>> comm.close()
+        """
+        self._world.require_open()
+        return machines.survey(self, self._world)
 
 
 def _per_rank(value: Any, count: int, what: str) -> list[int]:
