@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jhetcc.errors import BadArgumentError
 
 if TYPE_CHECKING:
-    from jhetcc.world.rendezvous import Member
+    from jhetcc.world.members import Member
 
 __all__ = ["islands_of"]
 

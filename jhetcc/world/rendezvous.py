@@ -10,17 +10,17 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
 from jhetcc.planner import Capabilities
-from jhetcc.topology import VENDOR_OF_PLATFORM, Identity
 from jhetcc.world import library
 from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
+from jhetcc.world.members import Local, Member, describe
 
-__all__ = ["Local", "Member", "Rendezvous", "cluster_fields", "host_identity", "member_fields"]
+__all__ = ["Rendezvous"]
 
 _log = logging.getLogger("jhetcc")
 _COUNTDOWN_SECONDS = 5.0
@@ -28,84 +28,6 @@ _POLL_SECONDS = 0.02
 _CALL_SECONDS = 10.0
 _LIMITS_DIFFER_SECONDS = 1.0
 _GO_ON_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Member:
-    """One process of the job, as all others see it."""
-
-    process_id: int
-    incarnation: int
-    host: str
-    host_key: str
-    pid: int
-    ranks: int
-    device_ids: tuple[int, ...]
-    island: str
-    island_place: int
-    platform: str
-    vendor: str
-    library: str
-    version: str
-    cluster: str
-    unix_address: str
-    tcp_address: str
-    agreed: str
-
-    @staticmethod
-    def read(text: str) -> Member:
-        fields = json.loads(text)
-        return Member(**fields | {"device_ids": tuple(fields["device_ids"])})
-
-    @property
-    def place(self) -> str:
-        return f"{self.host}:{self.pid}"
-
-    @property
-    def identity(self) -> Identity:
-        """What decides to which cluster its ranks belong."""
-        return Identity(self.vendor, self.library, self.version, self.cluster)
-
-
-def host_identity() -> str:
-    """Equal in two processes exactly if they share a running kernel and a network namespace."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
-
-
-@dataclass(frozen=True)
-class Local:
-    """What a process brings: its ranks, and the JAX runtime they live in.
-
-    Attributes:
-      ranks: how many.
-      platform: of their devices.
-      device_ids: of their devices in that runtime; empty without JAX.
-      runtime: where the processes of one runtime meet; None where this one is alone in its own.
-      place: number of this process in that runtime.
-    """
-
-    ranks: int
-    platform: str
-    device_ids: tuple[int, ...] = ()
-    runtime: str | None = None
-    place: int = 0
-
-
-def member_fields(own: Local, host_key: str) -> dict[str, Any]:
-    """What a member says of its ranks and its island; an address of loopback is the host's own."""
-    island = own.runtime or ""
-    if own.runtime and is_loopback(split_address(own.runtime)[0]):
-        island += f" on {host_key}"
-    ranks = {"ranks": own.ranks, "device_ids": own.device_ids, "platform": own.platform}
-    return ranks | {"island": island, "island_place": own.place}
-
-
-def cluster_fields(platform: str, options: config.Options) -> dict[str, str]:
-    """What a member says of its cluster; the version of its library follows when all are here."""
-    vendor = VENDOR_OF_PLATFORM.get(platform, platform)
-    return {"vendor": vendor, "library": options.library, "version": "", "cluster": options.cluster or ""}
 
 
 class _EarlierWorldError(BadArgumentError):
@@ -267,17 +189,13 @@ class Rendezvous:
         tcp = _core.Acceptor(f"{host_text}:0", self._secret, self._identity)
         unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
         self.acceptors = [tcp, unix]
-        return Member(
+        return describe(
+            own,
+            options,
             process_id=launch.process_id,
             incarnation=self.incarnation,
-            host=socket.gethostname(),
-            host_key=host_identity(),
-            pid=os.getpid(),
-            **member_fields(own, host_identity()),
-            **cluster_fields(own.platform, options),
             unix_address=unix.address,
             tcp_address=tcp.address,
-            agreed=options.agreed(),
         )
 
     def _get(self, key: str) -> str:

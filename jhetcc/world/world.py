@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jhetcc import _core, config
@@ -24,8 +25,9 @@ from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
 from jhetcc.world.islands import islands_of
 from jhetcc.world.logs import LogPump
+from jhetcc.world.members import Local, Member, describe, host_identity
 from jhetcc.world.planning import Planner
-from jhetcc.world.rendezvous import Local, Member, Rendezvous, cluster_fields, host_identity, member_fields
+from jhetcc.world.rendezvous import Rendezvous
 
 __all__ = ["World", "init"]
 
@@ -75,7 +77,9 @@ class World:
 
     def _meet(self) -> None:
         meeting = self.rendezvous
-        self.members = meeting.gather(self.own) if meeting else [self._lone_member()]
+        self.members = (
+            meeting.gather(self.own) if meeting else [replace(describe(self.own, self.options), library="none")]
+        )
         own_library = None
         if meeting:
             self.members, self.libraries, own_library = meeting.load_libraries(self.members)
@@ -117,22 +121,6 @@ class World:
         if meeting:
             meeting.finish()
         calibration.adopt(self, calibration.settle(self))
-
-    def _lone_member(self) -> Member:
-        import socket
-
-        return Member(
-            process_id=0,
-            incarnation=0,
-            host=socket.gethostname(),
-            host_key=host_identity(),
-            pid=os.getpid(),
-            **member_fields(self.own, host_identity()),
-            **cluster_fields(self.own.platform, self.options) | {"library": "none"},  # there is nobody to join
-            unix_address="",
-            tcp_address="",
-            agreed=self.options.agreed(),
-        )
 
     def _core_options(self) -> dict[str, float]:
         options = self.options
