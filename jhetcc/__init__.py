@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jhetcc.ops import axis_size as axis_size
     from jhetcc.ops import barrier as barrier
     from jhetcc.ops import broadcast as broadcast
+    from jhetcc.ops import explain as explain
     from jhetcc.ops import export_checks as export_checks
     from jhetcc.ops import gather as gather
     from jhetcc.ops import jit as jit
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
     from jhetcc.world import init as init
 
 _OPS: tuple[str, ...] = (
-    "all_gather", "all_to_all", "axis_index", "axis_size", "barrier", "broadcast", "export_checks", "gather", "jit", "pbroadcast",
-    "pmax", "pmean", "pmin", "ppermute", "pprod", "psum", "psum_invariant", "psum_scatter", "ragged_all_to_all", "recv", "reduce",
-    "scatter", "scope", "send", "sendrecv",
+    "all_gather", "all_to_all", "axis_index", "axis_size", "barrier", "broadcast", "explain", "export_checks", "gather", "jit",
+    "pbroadcast", "pmax", "pmean", "pmin", "ppermute", "pprod", "psum", "psum_invariant", "psum_scatter", "ragged_all_to_all", "recv",
+    "reduce", "scatter", "scope", "send", "sendrecv",
 )  # fmt: skip
 _HOME = {name: "jhetcc.ops" for name in _OPS} | {"Communicator": "jhetcc.world", "init": "jhetcc.world"}
 

@@ -11,6 +11,7 @@ from .exchange import broadcast as broadcast
 from .exchange import pbroadcast as pbroadcast
 from .exchange import ppermute as ppermute
 from .exchange import ragged_all_to_all as ragged_all_to_all
+from .explain import explain as explain
 from .gather import all_gather as all_gather
 from .gather import gather as gather
 from .gather import psum_scatter as psum_scatter

@@ -7,8 +7,10 @@ Called on the threads that trace or, for eager calls, run; the only state is a c
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +27,7 @@ from jhetcc.ops.scope import typed_errors
 from jhetcc.schedule.operation import Operation
 from jhetcc.world import state
 
-__all__ = ["Form", "bind", "define", "eager", "emit", "same"]
+__all__ = ["Form", "bind", "define", "eager", "emit", "listening", "same"]
 
 
 class Form(NamedTuple):
@@ -48,6 +50,18 @@ def same(shape: tuple[int, ...], **_: Any) -> tuple[int, ...]:
 
 
 SAME = Form(False, False, same)
+_listeners: contextvars.ContextVar[list[tuple[str, str]] | None] = contextvars.ContextVar("listeners", default=None)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[list[tuple[str, str]]]:
+    """What is lowered inside, on this thread: (communicator, operation text) in order."""
+    asked: list[tuple[str, str]] = []
+    token = _listeners.set(asked)
+    try:
+        yield asked
+    finally:
+        _listeners.reset(token)
 
 
 def define(
@@ -134,6 +148,8 @@ def emit(
     axis = params["axis"]
     check_placement(compat.placement(context), axis, params["size"], name, params.get("columns"))
     text = describe(name, aval, params).text()
+    if (asked := _listeners.get()) is not None:
+        asked.append((axis, text))
     state.communicator(axis).prepare(text)
     attributes = {"operation": text, "communicator": axis, "size": np.int64(params["size"])}
     return compat.lower_ordered(context, "jhetcc_collective", operands, attributes, alias)
