@@ -102,6 +102,32 @@ def choose_local_address(towards: str, interface: str) -> str:
     Numeric host of the local interface that routes to an address, or of the one named.
     """
 
+class Library:
+    """A vendor's collective library, loaded."""
+
+    def __init__(self, name: str, path: str, crowded: bool, interface: str, secret: Secret) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def abortable(self) -> bool: ...
+
+    @property
+    def uniform(self) -> bool: ...
+
+    @property
+    def one_rank_a_process(self) -> bool: ...
+
+    @property
+    def refuses(self) -> list[tuple[int, int]]:
+        """Pairs of a reduction and a type, by their numbers in schedules."""
+
+def use_library(process: Process, library: Library, world_ranks: Sequence[int], world_rank: int, store: StoreClient, job: str, timeout: float) -> None: ...
+
 def reduce(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], sources: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtype: int, op: int, divisor: int = 0) -> None:
     """
     Reduce uint8 arrays, left to right, into target (which may be one of them). dtype and op are the numbers of
