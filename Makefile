@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo, make test: everything from a clean clone. Variables: PYTHON (an interpreter), VENV (where it is installed), JAX (a version
-# specification), CPP=no (leave the C++ tests out), ARGS (passed on to pytest, the demo or the bench).
+# specification), CPP=no (leave the C++ tests out), LIBRARIES=no (demo without vendors' libraries), ARGS (passed on to pytest, the demo or
+# the bench).
 
 PYTHON ?= python3
 VENV ?= .venv
 JAX ?= jax
 CPP ?= yes
+LIBRARIES ?= yes
 ARGS ?=
 
 BUILD := $(VENV)/build
@@ -14,23 +16,44 @@ PRESETS := release asan tsan
 PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 export PATH := $(CURDIR)/$(BUILD)/bin:$(PATH)
 
-.PHONY: demo test cpp-test lint format bench docs clean
+.PHONY: demo test cpp-test libraries lint format bench docs clean
 
+FETCH := $(BUILD)/bin/python tools/libraries.py --into $(VENV)/libraries
+
+# Two pretend vendors, oneCCL and MPICH, beside two devices without a library. On one host the planner would rather let all ranks
+# exchange at once, whatever their clusters; the demo shows what a job of several vendors does, so it asks for that.
 demo: $(VENV)/.installed
+ifeq ($(LIBRARIES),no)
 	$(VENV)/bin/jhetcc launch --islands cpu:2,cpu:1,cpu:1 examples/train_mixed.py $(ARGS)
+else
+	@[ -e $(VENV)/libraries/oneccl/.fetched ] || echo "demo: fetching oneCCL and MPICH, 110 MB"
+	@why=$$($(FETCH)) || { echo "demo: oneCCL and MPICH cannot be fetched, \`make demo LIBRARIES=no\` runs without them:" $$why >&2; exit 1; }
+	JHETCC_ALGORITHM=hierarchical $(VENV)/bin/jhetcc launch --islands cpu:2,cpu:1@oneccl,cpu:1@oneccl,cpu:1@mpi,cpu:1@mpi \
+	  examples/train_mixed.py $(ARGS)
+endif
 
 # Tests wait more than they compute, so two processes run them side by side, file by file; ARGS="-n 0" for one.
 test: $(VENV)/.installed
+	@$(FETCH) || true
 ifneq ($(CPP),no)
 	@tools/debian.sh
 	@if [ -e /usr/include/doctest/doctest.h ] || [ -n "$$DOCTEST" ]; then $(MAKE) --no-print-directory cpp-test; fi
 endif
 	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The sanitizers of older compilers do not bear the address randomisation of newer kernels.
+# Vendors' collective libraries for tests and the demo: docs/libraries.md. ARGS="--only impi" fetches Intel MPI.
+libraries: $(VENV)/.setup
+	@$(FETCH) $(ARGS)
+
+# Vendors' libraries are tested by the plain build only: under the sanitizers they report what lies inside them. Without them their tests
+# are skipped, and say so. The sanitizers of older compilers do not bear the address randomisation of newer kernels.
 cpp-test: $(VENV)/.setup
+	@$(FETCH) || true
 	@steady="$$(setarch -R true 2>/dev/null && echo 'setarch -R')"; \
 	for preset in $(PRESETS); do \
+	  folder="$(abspath $(VENV))/libraries"; [ $$preset = release ] || folder=/none; \
+	  if [ -e $$folder/oneccl/.fetched ]; then export JHETCC_TEST_ONECCL=$$folder/oneccl; else unset JHETCC_TEST_ONECCL; fi; \
+	  if [ -e $$folder/mpich/.fetched ]; then export JHETCC_TEST_MPI=$$folder/mpich; else unset JHETCC_TEST_MPI; fi; \
 	  cmake --preset $$preset > /dev/null && cmake --build --preset $$preset && $$steady ctest --preset $$preset || exit 1; \
 	done
 

@@ -14,11 +14,9 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
-import zipfile
 
-_ONECCL = "2022.2.0"
-_ONECCL_FILES = {"oneccl-cpu": ("libccl.so.1",), "oneccl": ("libccl.so.2", "libccl_legacy_cpu.so")}
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+import libraries
 
 
 def _run(*command, **environment):
@@ -63,28 +61,12 @@ def _impi(place):
 
 
 def _oneccl(place):
-    """Three files of two wheels; the packages' own requirements cannot all be had."""
+    """On the system's libfabric; the packages' own requirements cannot all be had."""
     if not any(glob.glob(f"{folder}/libfabric.so*") for folder in ("/usr/lib/*", "/usr/lib64", "/usr/local/lib")):
         if os.geteuid() != 0 or not shutil.which("apt-get"):
             raise RuntimeError("libfabric is missing: apt-get install libfabric1")
         _run("apt-get", "install", "--yes", "--no-install-recommends", "libfabric1", DEBIAN_FRONTEND="noninteractive")
-    place.mkdir(parents=True, exist_ok=True)
-    for package, names in _ONECCL_FILES.items():
-        if all((place / name).exists() for name in names):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            _run(
-                sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                "--dest", folder, f"{package}=={_ONECCL}",
-            )  # fmt: skip
-            (wheel,) = pathlib.Path(folder).glob("*.whl")
-            with zipfile.ZipFile(wheel) as archive:
-                for entry in archive.namelist():
-                    if pathlib.PurePath(entry).name in names:
-                        (place / pathlib.PurePath(entry).name).write_bytes(archive.read(entry))
-        missing = [name for name in names if not (place / name).exists()]
-        if missing:
-            raise RuntimeError(f"{package} {_ONECCL} has no {', '.join(missing)}")
+    libraries.fetch("oneccl", place)
 
 
 INSTALLERS = {"mpich": _mpich, "mpi4jax": _mpi4jax, "openmpi": _openmpi, "impi": _impi, "oneccl": _oneccl}

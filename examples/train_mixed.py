@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains one model across JAX programs that share no XLA runtime, and checks that they did the same as a single program.
 
-    python -m jhetcc launch --islands cpu:2,cpu:1,cpu:1 examples/train_mixed.py
+    python -m jhetcc launch --islands cpu:2,cpu:1@oneccl,cpu:1@oneccl,cpu:1@mpi,cpu:1@mpi examples/train_mixed.py
 
 Each process runs this script. One with several devices spreads its step over them with ``jax.shard_map``; one with a single device just
-calls it. Both average gradients with every other rank of the job by one ``jhetcc.pmean``. The command fails if a check does.
+calls it. Both average gradients with every other rank of the job by one ``jhetcc.pmean``. Processes with one collective library form a
+cluster, as the devices of one vendor do: here oneCCL and MPICH play two vendors. The command fails if a check does.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -25,13 +27,17 @@ from jax.sharding import PartitionSpec as P
 
 import jhetcc
 
-ROWS_PER_RANK = 4
+ROWS = 16  # of a global batch, or a few more: every rank has as many
 OPTIMIZER = optax.chain(
     optax.clip_by_global_norm(1.0),
     optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 1.5e-3, 20, 100, 1.5e-4), eps=1e-6),
 )
 LOSS_MAX = 2.7  # the last steps' mean must be below; a model that knows only how often each byte occurs stays above 3.1
 LOSS_DIFFERENCE_MAX = 1e-4  # to a single program on the same batches, at every step
+
+
+def rows_per_rank(size: int) -> int:
+    return -(-ROWS // size)
 
 
 def fingerprint(tree) -> jax.Array:
@@ -112,10 +118,11 @@ def train(comm, island, text, steps):
     step = island.compile(train_step, ins, outs)
     weights = island.place(model.initial_weights(), "whole")
     state = island.place(OPTIMIZER.init(weights), "whole")
-    mine = slice(first * ROWS_PER_RANK, (first + len(island.devices)) * ROWS_PER_RANK)
+    share = rows_per_rank(comm.size)
+    mine = slice(first * share, (first + len(island.devices)) * share)
 
     def rows(number):
-        return island.place(model.batch(text, number, comm.size * ROWS_PER_RANK)[mine], "rows")
+        return island.place(model.batch(text, number, comm.size * share)[mine], "rows")
 
     losses, marks, gradients, step_s, operations_s = [], [], None, [], []
     for number in range(steps):
@@ -126,7 +133,7 @@ def train(comm, island, text, steps):
             step_s.append(seconds[0])
             operations_s.append(seconds[1])
         if first == 0 and number % 10 == 9:
-            speed = comm.size * ROWS_PER_RANK * model.CONTEXT / np.mean(step_s[-10:])
+            speed = comm.size * share * model.CONTEXT / np.mean(step_s[-10:])
             share = np.sum(operations_s[-10:]) / np.sum(step_s[-10:])
             words = f"loss {losses[-1]:.4f}  {speed:8.0f} tokens/s  communicating and waiting {share:4.0%}"
             print(f"step {number + 1:4}/{steps}  {words}", flush=True)
@@ -152,6 +159,32 @@ def check_bits(island, marks, digests) -> int:
         if (np.asarray(all_digests)[:, place] != np.asarray(all_digests)[0, place]).any():
             sys.exit(f"check failed: {name} differ between ranks after the last step")
     return len(np.asarray(all_marks))
+
+
+def introduce(comm, topology, parameters, text) -> None:
+    """Who takes part, by cluster; rank 0 says it."""
+    print(f"{parameters:,} parameters, {len(text):,} bytes of text, {comm.size} ranks", flush=True)
+    for number, cluster in enumerate(topology.clusters):
+        whose = "our own schedules" if cluster.library == "none" else f"{cluster.library} {cluster.version}"
+        ranks = ", ".join(map(str, cluster.ranks))
+        print(f"cluster {number}, {cluster.name}: ranks {ranks}, joined by {whose}", flush=True)
+
+
+def how_it_ran(comm, operation) -> None:
+    """The gist of ``comm.explain``: the method and its predicted time, and what happens within clusters and between them."""
+    told = comm.explain(operation).splitlines()
+    rated = [line for line in told if " predicted" in line]  # the fastest first
+    name, microseconds = next(line for line in rated if line.startswith("*")).split()[1:3]
+    fastest, least = rated[0].lstrip("* ").split()[:2]
+    print(f"{operation} ran by {name}, predicted to take {microseconds} us", flush=True)
+    if name != fastest and "JHETCC_ALGORITHM" in os.environ:
+        among = f"{comm.size} ranks on {len(set(comm.layout.hosts))} host(s)"
+        print(f"  as JHETCC_ALGORITHM asks; else by {fastest}, {least} us, for {among}", flush=True)
+    for line in told:
+        if line.startswith("  stage: "):
+            print(line, flush=True)
+    if between := [int(line.split()[-2]) for line in told if line.startswith("  link cluster ")]:
+        print(f"  {sum(between):,} bytes between clusters, by {len(between)} ways", flush=True)
 
 
 def single_program(text, steps, rows) -> list[float]:
@@ -195,24 +228,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--output", type=Path, default=Path("out/loss.png"), help="picture of the loss")
+    parser.add_argument("--topology", type=Path, default=Path("out/topology.svg"), help="picture of hosts and clusters")
     arguments = parser.parse_args()
 
     comm = jhetcc.init()
     island = Island(jax.local_devices())
     text = model.read_text()
     parameters = sum(leaf.size for leaf in jax.tree.leaves(model.initial_weights()))
-    if comm.local_ranks[0] == 0:
-        print(f"{parameters:,} parameters, {len(text):,} bytes of text, {comm.size} ranks", flush=True)
-    losses, marks, digests = train(comm, island, text, arguments.steps)
-    ranks = check_bits(island, marks, digests)
     chief = comm.local_ranks[0] == 0
+    topology = comm.topology()
+    if chief:
+        introduce(comm, topology, parameters, text)
+        arguments.topology.parent.mkdir(parents=True, exist_ok=True)
+        arguments.topology.write_text(jhetcc.topology.svg(topology))
+    losses, marks, digests = train(comm, island, text, arguments.steps)
+    if chief:
+        how_it_ran(comm, f"pmean(f32[{parameters}])")
+    ranks = check_bits(island, marks, digests)
     comm.close()
     if not chief:
         return
     print(
         f"check passed: gradients and weights bit-identical on {ranks} ranks at all {arguments.steps} steps", flush=True
     )
-    reference = single_program(text, arguments.steps, ranks * ROWS_PER_RANK)
+    reference = single_program(text, arguments.steps, ranks * rows_per_rank(ranks))
     draw(arguments.output, losses, reference, ranks)
     worst = float(np.max(np.abs(np.subtract(losses, reference))))
     if not worst <= LOSS_DIFFERENCE_MAX:
@@ -224,7 +263,8 @@ def main() -> None:
     if not final < LOSS_MAX:
         sys.exit(f"check failed: loss of the last steps is {final:.3f}, not below {LOSS_MAX}")
     print(
-        f"check passed: loss fell from {losses[0]:.3f} to {final:.3f}, below {LOSS_MAX}; picture: {arguments.output}",
+        f"check passed: loss fell from {losses[0]:.3f} to {final:.3f}, below {LOSS_MAX}; pictures: {arguments.output}, "
+        f"{arguments.topology}",
         flush=True,
     )
 

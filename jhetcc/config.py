@@ -26,9 +26,21 @@ from jhetcc.option_values import size as _bytes
 from jhetcc.option_values import switch as _switch
 from jhetcc.option_values import text as _text
 
-__all__ = ["PREFIX", "VERSION", "WIRE_VERSION", "Options", "Setting", "difference", "markdown", "read", "settings"]
+__all__ = [
+    "LIBRARIES",
+    "PREFIX",
+    "VERSION",
+    "WIRE_VERSION",
+    "Options",
+    "Setting",
+    "difference",
+    "markdown",
+    "read",
+    "settings",
+]
 
 PREFIX = "JHETCC_"
+LIBRARIES = ("none", "oneccl", "mpi", "nccl")
 VERSION = "0.1.0"
 WIRE_VERSION = 1  # grows when frames, handshake or schedules change: processes of different numbers refuse each other
 
@@ -58,12 +70,16 @@ class Options:
     )
     library: str = _option(
         "none",
-        _one_of("none", "oneccl", "mpi", "nccl"),
+        _one_of(*LIBRARIES),
         "system",
         "collective library that joins the processes of this one's cluster: docs/libraries.md",
     )
     library_path: str | None = _option(
-        "", _text, "system", "that library's file, or a folder that holds it; empty: where the system looks"
+        "",
+        _text,
+        "system",
+        "that library's file, a folder that holds it, or one with a folder a library as `make libraries` makes; empty: `libraries` in "
+        "the Python environment, then where the system looks",
     )
     topology: str | None = _option(
         "", _text, "system", "JSON file of the machines that `jhetcc topo` shows instead of this one: docs/topology.md"

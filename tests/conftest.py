@@ -4,6 +4,7 @@
 import signal
 
 import pytest
+import vendor_libraries  # noqa: F401 - takes its variables out of the environment before a test calls init()
 from processes import Pool
 
 

@@ -8,7 +8,7 @@ import re
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NUMBERS = [f"C{number:03}" for number in range(1, 147)]
+NUMBERS = [*(f"C{number:03}" for number in range(1, 147)), *(f"H{number}" for number in range(1, 9))]
 AREAS = ("rails", "clusters", "devices")
 REFUSE_OPEN = True
 

@@ -19,8 +19,8 @@ namespace jhetcc::ccl {
 /// Sets an environment variable that the user has not set. Other threads must not read the environment meanwhile.
 inline void setDefault(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); }
 
-/// The file a user named, or the first of `names` in the folder he named (or in lib/ below it); empty, for the system's own
-/// search, where he named nothing. kUnavailable if the folder has none of them.
+/// The file a user named, or the first of `names` in the folder he named (or in lib/ below it); empty, for the system's
+/// own search, where he named nothing. kUnavailable if the folder has none of them.
 inline Result<std::string> locate(const LoadOptions& options, const std::vector<std::string>& names,
                                   const std::string& hint) {
   namespace fs = std::filesystem;
@@ -70,10 +70,12 @@ std::vector<std::pair<schedule::ReduceOp, schedule::DataType>> refusals(Can can)
   return refused;
 }
 
-inline bool isFloat(schedule::DataType type) {
-  using schedule::DataType;
-  return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
-         type == DataType::kFloat64;
+/// Whether CPU libraries keep the rules of values: their max and min of floats drop NaN and mix up -0 and +0.
+inline bool keepsRules(schedule::ReduceOp op, schedule::DataType type) {
+  using schedule::DataType, schedule::ReduceOp;
+  const bool is_float = type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
+                        type == DataType::kFloat64;
+  return !is_float || (op != ReduceOp::kMax && op != ReduceOp::kMin);
 }
 
 }  // namespace jhetcc::ccl

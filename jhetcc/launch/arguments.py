@@ -8,21 +8,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jhetcc.config import LIBRARIES
 from jhetcc.errors import BadArgumentError, UnavailableError
 
 __all__ = ["Island", "Job", "parse_islands", "read_arguments"]
 
 _GRACE_S = 3.0  # long enough to notice the failure and to raise an error of one's own
 _LATER = ("cuda", "gpu", "rocm", "tpu")
+_ONE_RANK = ("oneccl", "mpi")  # libraries that join one rank of a process
 _DEVICES_MAX = 1024
 
 
 @dataclass(frozen=True)
 class Island:
-    """One process: its platform and its number of devices."""
+    """One process: its platform, its number of devices, and its cluster's library; None leaves ``JHETCC_LIBRARY`` as it is."""
 
     platform: str
     devices: int
+    library: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.platform}:{self.devices}" + (f"@{self.library}" if self.library else "")
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Job:
 
 
 def parse_islands(text: str) -> tuple[Island, ...]:
-    """Reads ``cpu:2,cpu:1,cpu``: one process each, with that platform and number of devices (1 where none is given).
+    """Reads ``cpu:2,cpu,cpu@mpi``: one process each, with that platform, number of devices (1 where none is given) and library.
 
     Raises:
       BadArgumentError: not of that form.
@@ -53,7 +59,8 @@ def parse_islands(text: str) -> tuple[Island, ...]:
     """
     islands = []
     for item in text.split(","):
-        platform, colon, count = item.strip().partition(":")
+        place, at, library = item.strip().partition("@")
+        platform, colon, count = place.partition(":")
         if platform in _LATER:
             raise UnavailableError(
                 f"island {item!r}: platform {platform} is not there yet, this version has no device room for it; use cpu:N",
@@ -68,8 +75,19 @@ def parse_islands(text: str) -> tuple[Island, ...]:
             raise _wrong(
                 f"island {item!r}: {count!r} is no number of devices; write cpu:N, with N from 1 to {_DEVICES_MAX}"
             )
-        islands.append(Island(platform, int(count) if colon else 1))
+        if at and library not in LIBRARIES:
+            raise _wrong(f"island {item!r}: unknown library {library!r}; write cpu:N@NAME, with NAME {_or(LIBRARIES)}")
+        islands.append(Island(platform, int(count) if colon else 1, library if at else None))
+        if islands[-1].devices > 1 and library in _ONE_RANK:
+            raise _wrong(
+                f"island {item!r}: {library} joins one rank of a process, and this one would have {count}; write cpu:1@{library} "
+                f"{count} times"
+            )
     return tuple(islands)
+
+
+def _or(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def read_arguments(arguments: Sequence[str]) -> Job:
@@ -77,14 +95,17 @@ def read_arguments(arguments: Sequence[str]) -> Job:
     own, command = _split(list(arguments))
     parser = argparse.ArgumentParser(
         prog="jhetcc launch",
-        usage="jhetcc launch [-n N | --islands cpu:2,cpu:1] [--log-dir DIR] [--timeout S] [--grace S] "
+        usage="jhetcc launch [-n N | --islands cpu:2,cpu:1@mpi,cpu:1@mpi] [--log-dir DIR] [--timeout S] [--grace S] "
         "[--] script.py args... | -m module args...",
         description="Starts the processes of a job on this machine. For several machines, see docs/launchers.md.",
     )
     how_many = parser.add_mutually_exclusive_group()
     how_many.add_argument("-n", type=int, metavar="N", help="number of processes, one CPU device each")
     how_many.add_argument(
-        "--islands", metavar="LIST", help="one process an entry, platform:devices, for example cpu:2,cpu:1,cpu:1"
+        "--islands",
+        metavar="LIST",
+        help="one process an entry, platform:devices, for example cpu:2,cpu:1,cpu:1; @NAME sets the library of its cluster "
+        "(JHETCC_LIBRARY), for example cpu:1@oneccl",
     )
     parser.add_argument(
         "--log-dir", metavar="DIR", help="keep each process's output here; default: a new temporary directory"

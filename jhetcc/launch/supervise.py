@@ -49,7 +49,7 @@ class _Process:
 
     @property
     def name(self) -> str:
-        return f"process {self.number} ({self.island.platform}:{self.island.devices}, pid {self.popen.pid})"
+        return f"process {self.number} ({self.island}, pid {self.popen.pid})"
 
 
 def run(job: Job, environment: Mapping[str, str] | None = None, *, out: int = 1, err: int = 2) -> int:
@@ -88,6 +88,8 @@ def _environment_of(number: int, island: Island, job: Job, common: Mapping[str, 
     environment["JHETCC_NUM_PROCESSES"] = str(len(job.islands))
     environment["JAX_PLATFORMS"] = island.platform
     environment["JAX_NUM_CPU_DEVICES"] = str(island.devices)
+    if island.library is not None:
+        environment["JHETCC_LIBRARY"] = island.library
     environment["XLA_FLAGS"] = _DEVICE_COUNT.sub("", environment.get("XLA_FLAGS", "")).strip()
     environment["PYTHONUNBUFFERED"] = "1"
     environment.setdefault("PYTHONFAULTHANDLER", "1")

@@ -12,6 +12,7 @@ from .clusters import ClusterShape
 from .layout import Layout
 from .load import load
 from .pieces import cluster_of
+from .profile import Profile
 
 __all__ = ["Border", "Link", "Report", "explain"]
 
@@ -48,6 +49,7 @@ class Report:
       borders: of a hierarchical plan, else empty.
       links: bytes between clusters (between hosts where there are none); None where too many ranks to count.
       bounced_bytes: of these, those that go through host memory because a NIC cannot reach the device's.
+      costs: which ones were predicted with.
     """
 
     plan: Plan
@@ -56,6 +58,7 @@ class Report:
     borders: tuple[Border, ...]
     links: tuple[Link, ...] | None
     bounced_bytes: int
+    costs: str
 
     def text(self) -> str:
         """For people, a line for each fact."""
@@ -65,7 +68,7 @@ class Report:
             lines.append(
                 f"{mark} {one.name:31} {one.seconds * 1e6:12.1f} us predicted, chunks of {one.chunk_bytes} bytes"
             )
-        lines.append(str(self.plan))
+        lines += [f"  costs: {self.costs}", str(self.plan)]
         lines += [f"  stage: {stage}" for stage in self.stages]
         for one in self.borders:
             lines.append(
@@ -99,14 +102,15 @@ def explain(
     """
     chosen = plan(operation, layout, algorithm=algorithm, chunk_bytes=chunk_bytes)
     found = tuple(rated(operation, layout))
+    costs = "built-in" if layout.profile == Profile() else f"profile {layout.profile.hash:016x}"
     if chosen.algorithm in HIERARCHICAL:
-        return Report(chosen, found, *_hierarchical(chosen, layout))
+        return Report(chosen, found, *_hierarchical(chosen, layout), costs)
     links = _flat_links(chosen, layout)
     columns = operation.columns
     among = "all ranks at once" if columns is None else f"the ranks of each of {columns} columns"
     stages = [f"between {among}, by our own transports"]
     stages += [f"cluster {n}: {shape.why_none}" for n, shape in enumerate(layout.clusters or ()) if shape.why_none]
-    return Report(chosen, found, tuple(stages), (), links, _bounced(links, layout))
+    return Report(chosen, found, tuple(stages), (), links, _bounced(links, layout), costs)
 
 
 def _hierarchical(chosen: Plan, layout: Layout):

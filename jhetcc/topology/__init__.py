@@ -6,6 +6,7 @@ from .clusters import form_clusters as form_clusters
 from .discover import VENDOR_OF_PLATFORM as VENDOR_OF_PLATFORM
 from .discover import Seen as Seen
 from .discover import discover as discover
+from .discover import host_name as host_name
 from .distance import Border as Border
 from .distance import Choice as Choice
 from .distance import between as between

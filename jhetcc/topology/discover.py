@@ -19,7 +19,7 @@ from jhetcc.topology import sysfs, vendors
 from jhetcc.topology.clusters import Identity, form_clusters
 from jhetcc.topology.values import Device, Host, Link, Nic, Rank, Topology, Unknown
 
-__all__ = ["VENDOR_OF_PLATFORM", "Seen", "discover"]
+__all__ = ["VENDOR_OF_PLATFORM", "Seen", "discover", "host_name"]
 
 # The vendor of a JAX platform's devices; "host" is a world of ranks without JAX.
 VENDOR_OF_PLATFORM = {"cpu": "cpu", "host": "cpu", "cuda": "nvidia", "rocm": "amd", "oneapi": "intel"}
@@ -68,7 +68,7 @@ def discover(
     nics = _nics(sysfs.nics(tree, sockets, notes), notes, load)
     devices += _of_jax(seen, devices, notes)
     host = Host(
-        name or re.sub("[^A-Za-z0-9_.:@+-]", "-", socket.gethostname())[:64] or "host",
+        name or host_name(socket.gethostname()),
         tuple(devices),
         tuple(nics),
         tuple(links),
@@ -78,6 +78,11 @@ def discover(
     ranks = tuple(Rank(host.name, device.name) for device in taking_part)
     clusters = form_clusters([Identity.of_vendor(device.vendor, label) for device in taking_part])
     return Topology((host,), ranks, clusters, tuple(notes))
+
+
+def host_name(text: str) -> str:
+    """What a host calls itself, as a name of a topology."""
+    return re.sub("[^A-Za-z0-9_.:@+-]", "-", text)[:64] or "host"
 
 
 def _taking_part(seen: Sequence[Seen] | None, devices: list[Device]) -> list[Device]:

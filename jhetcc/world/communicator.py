@@ -12,7 +12,8 @@ from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
 from jhetcc.planner import Layout, explain, shapes
 from jhetcc.schedule import Operation
-from jhetcc.topology import Cluster, form_clusters
+from jhetcc.topology import Cluster, Topology, form_clusters
+from jhetcc.world import machines
 from jhetcc.world.raw import RawCalls
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Communicator(RawCalls):
       world_ranks: world rank of each index.
       local_ranks: indexes of this process's ranks, ascending.
       devices: the JAX devices of those ranks, same order; empty where the world was made without JAX.
+      island_devices: those of all its ranks in this process's island, which has several processes under ``jax.distributed``.
       island_sizes: how many of its ranks each island has, islands in the order of their lowest ranks.
       clusters: who of them one vendor's collective library can join, in the order of their lowest ranks; numbered within.
     """
@@ -46,10 +48,12 @@ class Communicator(RawCalls):
         owned = range(world.first_rank, world.first_rank + world.local_count)
         self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
         self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
+        own = {world.island_of(world_ranks[index]) for index in self.local_ranks}
+        self.island_devices = tuple(world.device_of(rank) for rank in world_ranks if world.island_of(rank) in own)
         self.island_sizes = tuple(Counter(world.island_of(rank) for rank in world_ranks).values())
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
         hosts = tuple(world.host_of(rank) for rank in world_ranks)
-        processes = [world.island_of(rank) for rank in world_ranks]
+        processes = [world.process_of(rank) for rank in world_ranks]
         shaped = shapes(self.clusters, world.libraries, processes=processes, trusted=epoch == 0)
         self.layout = Layout(hosts, world.profile, shaped)
 
@@ -255,6 +259,30 @@ class Communicator(RawCalls):
         for rank in self._world.process.status():
             lines += [f"  path {text}" for _, text in sorted(rank["paths"].items())]
         return "\n".join(lines)
+
+    def topology(self) -> Topology:
+        """The job's machines, with this communicator's ranks and clusters on them. A collective call: every rank takes part.
+
+        One process of each host looks at it, as ``jhetcc topo`` does, and all are told.
+
+        Returns:
+          A topology, equal on all ranks. A host has a cpu device for every rank of the world that was born there, ``cpu0``, ``cpu1``, ...
+          by world rank; one without a rank of this communicator takes no part.
+
+        Raises:
+          PeerLostError, OperationTimeoutError, MismatchError, AbortedError: as any collective call; see ``docs/errors.md``.
+
+        Example:
+          >>> import jhetcc
+          >>> comm = jhetcc.init(num_processes=1, devices=2)
+          >>> found = comm.topology()
+          >>> [rank.device for rank in found.ranks], [cluster.ranks for cluster in found.clusters]
+          (['cpu0', 'cpu1'], [(0, 1)])
+          >>> picture = jhetcc.topology.svg(found)
+          >>> comm.close()
+        """
+        self._world.require_open()
+        return machines.survey(self, self._world)
 
 
 def _per_rank(value: Any, count: int, what: str) -> list[int]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jhetcc import _core
@@ -16,12 +18,34 @@ from jhetcc.schedule import DTYPES, OPS
 
 if TYPE_CHECKING:
     from jhetcc.config import Options
-    from jhetcc.world.rendezvous import Member
+    from jhetcc.world.members import Member
 
-__all__ = ["capabilities", "from_text", "is_crowded", "load", "to_text"]
+__all__ = ["capabilities", "find", "from_text", "is_crowded", "load", "to_text"]
 
 _OP_NAMES = {number: name for name, number in OPS.items()}
 _DTYPE_NAMES = {number: name for name, (_, number) in DTYPES.items()}
+
+# The folders that `make libraries` makes for a library, the first choice first, and the file each is there for.
+_FOLDERS = {"oneccl": ("oneccl",), "mpi": ("mpich", "impi")}
+_FILES = {"oneccl": "libccl.so.2", "mpi": "libmpi_abi.so.1"}
+
+
+def find(name: str, path: str | None, prefix: str = sys.prefix) -> str:
+    """Where a library is looked for.
+
+    Args:
+      name: of the library.
+      path: as the options have it: its file, a folder that holds it, or one with a folder a library.
+      prefix: of the Python environment, whose ``libraries`` counts where the options name nothing.
+
+    Returns:
+      Its folder, or the path as it is; empty: where the system looks.
+    """
+    for folder in _FOLDERS.get(name, ()):
+        place = Path(path or Path(prefix, "libraries")) / folder
+        if any((holder / _FILES[name]).exists() for holder in (place, place / "lib")):
+            return str(place)
+    return path or ""
 
 
 def is_crowded(members: Sequence[Member], host_key: str) -> bool:
@@ -37,7 +61,9 @@ def load(options: Options, ranks: int, crowded: bool, secret: Any) -> Any:
       BadArgumentError: it joins one rank of a process, and this one owns several.
       UnavailableError: it is not on this machine, or of a kind that cannot be used.
     """
-    library = _core.Library(options.library, options.library_path or "", crowded, options.interface or "", secret)
+    library = _core.Library(
+        options.library, find(options.library, options.library_path), crowded, options.interface or "", secret
+    )
     if library.one_rank_a_process and ranks > 1:
         raise BadArgumentError(
             f"JHETCC_LIBRARY={options.library}: {library.name} {library.version} joins one rank of a process, and this process owns "

@@ -7,7 +7,6 @@ costs besides then falls out, and is measured as a cost of its own.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ _MEMORY_BYTES = (512 << 10, 4 << 20)
 _NATIVE_BYTES = (64 << 10, 1 << 20)
 _NATIVE_CALLS = (1, 9)
 _CHUNK_BYTES = 512 << 10
-_MANY, _FEW = 25, 5  # repetitions of short and of long operations
+_MANY, _FEW = 25, 9  # repetitions of short and of long operations
 
 
 class Room:
@@ -80,14 +79,14 @@ class Room:
 
 
 def seconds(run: Callable[[], Any], times: int) -> float:
-    """The median of some runs, after one that warms up."""
+    """The lower quartile of some runs, after one that warms up: others on the machine make runs longer, never shorter."""
     run()
     found = []
     for _ in range(times):
         begin = time.perf_counter()
         run()
         found.append(time.perf_counter() - begin)
-    return statistics.median(found)
+    return sorted(found)[times // 4]
 
 
 def slope(first: tuple[float, float], second: tuple[float, float]) -> float:

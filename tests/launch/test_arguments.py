@@ -20,6 +20,26 @@ def test_islands():
     assert parse_islands("cpu:2,cpu:1,cpu") == (Island("cpu", 2), Island("cpu", 1), Island("cpu", 1))
 
 
+def test_islands_with_a_library():
+    found = parse_islands("cpu:2,cpu:1@oneccl, cpu@mpi,cpu:2@none")
+    assert found == (Island("cpu", 2), Island("cpu", 1, "oneccl"), Island("cpu", 1, "mpi"), Island("cpu", 2, "none"))
+    assert [str(each) for each in found] == ["cpu:2", "cpu:1@oneccl", "cpu:1@mpi", "cpu:2@none"]
+
+
+@pytest.mark.parametrize("text", ["cpu:1@", "cpu:1@ccl", "cpu@mpi@mpi", "cpu:2,cpu:1@MPI"])
+def test_unknown_libraries(text):
+    with pytest.raises(
+        BadArgumentError, match=r"unknown library .* write cpu:N@NAME, with NAME none, oneccl, mpi or nccl"
+    ):
+        parse_islands(text)
+
+
+@pytest.mark.parametrize("name", ["oneccl", "mpi"])
+def test_a_library_for_one_rank_of_a_process(name):
+    with pytest.raises(BadArgumentError, match=f"{name} joins one rank of a process.*write cpu:1@{name} 3 times"):
+        parse_islands(f"cpu:1,cpu:3@{name}")
+
+
 @pytest.mark.parametrize("text", ["", "cpu:", "cpu:0", "cpu:x", "cpu:-1", "cpu:2,", "npu:1", "cpu:99999"])
 def test_bad_islands(text):
     with pytest.raises(BadArgumentError, match="cpu:N"):

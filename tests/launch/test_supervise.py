@@ -33,7 +33,7 @@ def launch(tmp_path):
             "import os, sys, time, signal\nme = int(os.environ['JHETCC_PROCESS_ID'])\n" + textwrap.dedent(body)
         )
         job = Job(
-            tuple(Island("cpu", count) for count in islands),
+            tuple(each if isinstance(each, Island) else Island("cpu", each) for each in islands),
             (str(script), *arguments),
             str(tmp_path / "logs"),
             timeout,
@@ -63,6 +63,16 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < deadline, "not within the deadline"
         select.select([], [], [], 0.01)
+
+
+def test_an_island_may_name_its_library(launch):
+    """The others have the one of the environment."""
+    islands = (Island("cpu", 1), Island("cpu", 1, "oneccl"), Island("cpu", 1, "none"))
+    outcome = launch(
+        "print(os.environ['JHETCC_LIBRARY'])\nsys.exit(me == 1)", islands=islands, environment={"JHETCC_LIBRARY": "mpi"}
+    )
+    assert sorted(outcome.out.splitlines()) == ["[0] mpi", "[1] oneccl", "[2] none"]
+    assert "process 1 (cpu:1@oneccl, pid " in outcome.err
 
 
 def test_environment_and_prefixed_output(launch):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a job that runs cases: ``python run_cases.py MODULE[,MODULE] [NAME]`` under the launcher's environment.
+"""One process of a job that runs cases: ``python run_cases.py MODULE[,MODULE] [NAME [LABEL,...]]`` under the launcher's environment.
 
+NAME is one case, or empty for all of them; the labels are those of the processes' clusters, by process.
 Prints one line a case and stops with status 1 at the first that fails here. All processes run the same cases in the same
 order.
 """
@@ -17,12 +18,14 @@ import traceback
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 
-def main(modules: str, only: str = "") -> int:
+def main(modules: str, only: str = "", labels: str = "") -> int:
     import jax
     from per_rank import cases_of
 
     import jhetcc
 
+    if labels:
+        os.environ["JHETCC_CLUSTER"] = labels.split(",")[int(os.environ["JHETCC_PROCESS_ID"])]
     comm = jhetcc.init()
     chosen = [
         (f"{module.__name__}.{name}", case)

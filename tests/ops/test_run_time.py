@@ -20,9 +20,9 @@ GROUPINGS = {
 }
 
 
-def launch(islands, *arguments, cpus=None):
+def launch(islands, *arguments, cpus=None, options=None):
     """Runs cases as a job; ``cpus``: the only processors it may use."""
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | (options or {})
     pin = f"import os, sys; os.sched_setaffinity(0, {cpus}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     command = [sys.executable, *(["-c", pin] if cpus else []), "-P", "-m", "jhetcc", "launch", "--islands", islands]
     command += ["--timeout", "240", str(HERE / "run_cases.py"), *arguments]
@@ -34,6 +34,13 @@ def launch(islands, *arguments, cpus=None):
 @pytest.mark.parametrize("islands", GROUPINGS)
 def test_cases(islands):
     assert "ok cases_point.case_islands" in launch(islands, GROUPINGS[islands])
+
+
+def test_values_over_clusters():
+    """C125: what operations give between clusters, by hierarchical schedules wherever they fit."""
+    options = {"JHETCC_ALGORITHM": "hierarchical"}
+    done = launch("cpu:2,cpu:1,cpu:1", "cases_values", "", "a,b,c", options=options)
+    assert "ok cases_values.case_large" in done
 
 
 @pytest.mark.parametrize("islands", ["cpu:1,cpu:1", "cpu:2,cpu:2", "cpu:2,cpu:2,cpu:2"])

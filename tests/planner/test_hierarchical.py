@@ -120,10 +120,18 @@ def test_shares_that_end_inside_blocks(sizes, vendor):
         prove(operation, plan(operation, layout, algorithm="hierarchical", chunk_bytes=48).expand_all(), uniform=True)
 
 
-@pytest.mark.parametrize("name", ["hierarchical", "hierarchical_border"])
-def test_a_native_plan_is_pipelined_through_all_three_stages(name):
-    """The order of native calls lets later chunks be reduced while earlier ones are between the clusters."""
-    operation, layout = Operation("psum", "f32", (4 << 10,)), layout_of(vector((2, 2), VENDORS[2]))
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("hierarchical", (2, 2)),
+        ("hierarchical_border", (2, 2)),
+        ("hierarchical", (2, 2, 2)),
+        ("hierarchical", (2, 1, 3)),
+    ],
+)
+def test_a_native_plan_is_pipelined_through_all_three_stages(name, sizes):
+    """The order of native calls lets later chunks be reduced while earlier ones are between the clusters, two or more."""
+    operation, layout = Operation("psum", "f32", (4 << 10,)), layout_of(vector(sizes, VENDORS[2]))
     schedules = dict(enumerate(plan(operation, layout, algorithm=name, chunk_bytes=256).expand_all()))
     together = {rank: s.replace(circle_lag=np.zeros_like(s.circle_lag)) for rank, s in schedules.items()}
 
@@ -320,6 +328,8 @@ def test_a_thousand_ranks_cost_each_of_them_its_own_rows():
         if why_unfit(name, operation, layout) is None:
             rows = [plan(operation, layout, algorithm=name).expand(rank).steps for rank in (0, 1, 511, 1023)]
             assert max(rows) < 20_000 and min(rows) < 100
+            head = plan(operation, layout, algorithm=name).expand(halves[0].borders[0])
+            assert len(head.dependency_step) < 10 * head.steps
     s = plan(Operation("psum_scatter", "f32", (1024, 1 << 12)), layout, algorithm="hierarchical").expand(1000)
     assert s.steps < 3 * 1024
 

@@ -209,7 +209,9 @@ def test_explain_names_borders_links_stages_and_bounced_bytes():
     text = report.text()
     assert text.count("predicted") == len(report.candidates) == len(rated(BIG, layout))
     assert "* hierarchical " in text and f"bounced through host memory: {2 * BIG.nbytes} bytes" in text
-    assert "border of cluster 0: rank 1 by eth0, 66.7% of its bytes" in text
+    assert "border of cluster 0: rank 1 by eth0, 66.7% of its bytes" in text and "costs: built-in" in text
+    measured = explain(BIG, dataclasses.replace(layout, profile=PROFILE))
+    assert f"costs: profile {PROFILE.hash:016x}" in measured.text()
 
 
 def test_explain_counts_what_flat_plans_send_between_clusters():

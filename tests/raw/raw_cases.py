@@ -235,7 +235,7 @@ def case_shapes(comm):
 def case_lengths(comm, names):
     n = comm.size
     for dtype in map(named, names):
-        for lengths in ([1, 0, 7, 2][:n], [5, 5, 1, 5][:n], [0] * n, [2000, 1, 0, 3000][:n]):
+        for lengths in ([1, 0, 7, 2, 3][:n], [5, 5, 1, 5, 5][:n], [0] * n, [2000, 1, 0, 3000, 2][:n]):
             check_lengths(comm, dtype, lengths)
 
 

@@ -16,7 +16,7 @@ import jhetcc
 from jhetcc.errors import BadArgumentError
 from jhetcc.planner import Library, Link, Profile
 from jhetcc.schedule import SEND, Builder, Operation, Plan, check_marked_graph, prove
-from jhetcc.world import calibration, measuring, rendezvous, state, world
+from jhetcc.world import calibration, measuring, members, rendezvous, state, world
 
 NAN = float("nan")
 
@@ -90,8 +90,8 @@ def test_schedules_of_measurements_do_what_they_are_named_for():
 def case_measured(hosts, cache):
     """Joins with measured costs; returns them, what the communicators plan with, and whether anything was measured."""
     me = here()["process_id"]
-    kept, measure, ran = (rendezvous.host_identity, rendezvous.refuse_loopback), calibration.measure, []
-    rendezvous.host_identity = world.host_identity = lambda: f"host {hosts[me]}"
+    kept, measure, ran = (members.host_identity, rendezvous.refuse_loopback), calibration.measure, []
+    members.host_identity = world.host_identity = lambda: f"host {hosts[me]}"
     rendezvous.refuse_loopback = lambda *arguments: None  # the imagined hosts do reach each other by it
     calibration.measure = lambda *arguments: ran.append(1) or measure(*arguments)
     os.environ.update(JHETCC_PROFILE="auto", JHETCC_CACHE_DIR=str(cache))
@@ -108,7 +108,7 @@ def case_measured(hosts, cache):
         comm.close()
         return profile, len(ran)
     finally:
-        rendezvous.host_identity, rendezvous.refuse_loopback = kept
+        members.host_identity, rendezvous.refuse_loopback = kept
         world.host_identity = kept[0]
         calibration.measure = measure
         del os.environ["JHETCC_PROFILE"], os.environ["JHETCC_CACHE_DIR"]
@@ -147,6 +147,33 @@ def test_what_was_kept_and_is_damaged_is_measured_again(pools, tmp_path):
     assert [outcome.get()[1] for outcome in values] == [1, 1] and ran == 1
     assert "measuring again: profile: not JSON" in values[0].output
     assert Profile.from_json(path.read_text()) == values[0].get()[0]
+
+
+def case_lost():
+    """Process 1 ends while everybody measures; the others hear of it, and can join another world."""
+    me, measure = here()["process_id"], calibration.measure
+
+    def end(*arguments):
+        if me == 1:
+            os._exit(7)
+        return measure(*arguments)
+
+    calibration.measure, calibration._path = end, lambda world: None
+    os.environ["JHETCC_PROFILE"] = "auto"
+    with pytest.raises(jhetcc.PeerLostError):
+        jhetcc.init(**here() | {"timeout": 30})
+    del os.environ["JHETCC_PROFILE"]
+    comm = jhetcc.init(num_processes=1, devices=1)
+    comm.close()
+    return True
+
+
+def test_a_process_that_ends_meanwhile(pools):
+    pool = pools(1, 1, 1)
+    outcomes = pool.attempt(case_lost, world=False)
+    assert [outcome.code for outcome in outcomes] == [None, 7, None]
+    assert [outcomes[index].get() for index in (0, 2)] == [True, True]
+    pool.kill()  # its processes were changed
 
 
 def test_what_cannot_be_kept_is_still_used(tmp_path, monkeypatch, caplog):

@@ -88,36 +88,55 @@ inline Result<Abi> bind(const LateLibrary& library) {
 inline Type typeHandle(schedule::DataType type) {
   using schedule::DataType;
   switch (type) {
-    case DataType::kBool: return 0x238;
-    case DataType::kInt8: return 0x240;
-    case DataType::kUint8: return 0x241;
-    case DataType::kInt16: return 0x248;
-    case DataType::kUint16: return 0x249;
-    case DataType::kInt32: return 0x250;
-    case DataType::kUint32: return 0x251;
-    case DataType::kInt64: return 0x258;
-    case DataType::kUint64: return 0x259;
-    case DataType::kFloat32: return 0x210;
-    case DataType::kFloat64: return 0x214;
-    case DataType::kComplex64: return 0x212;
-    case DataType::kComplex128: return 0x216;
-    default: return kNone;
+    case DataType::kBool:
+      return 0x238;
+    case DataType::kInt8:
+      return 0x240;
+    case DataType::kUint8:
+      return 0x241;
+    case DataType::kInt16:
+      return 0x248;
+    case DataType::kUint16:
+      return 0x249;
+    case DataType::kInt32:
+      return 0x250;
+    case DataType::kUint32:
+      return 0x251;
+    case DataType::kInt64:
+      return 0x258;
+    case DataType::kUint64:
+      return 0x259;
+    case DataType::kFloat32:
+      return 0x210;
+    case DataType::kFloat64:
+      return 0x214;
+    case DataType::kComplex64:
+      return 0x212;
+    case DataType::kComplex128:
+      return 0x216;
+    default:
+      return kNone;
   }
 }
 
-/// MPI's handle of a reduction of such elements, or kNone.
+/// MPI's handle of a reduction of such elements, or kNone where it has none, or not by our rules.
 inline Op opHandle(schedule::ReduceOp op, schedule::DataType type) {
   using schedule::DataType, schedule::ReduceOp;
   constexpr Op kSum = 0x21, kMin = 0x22, kMax = 0x23, kProd = 0x24, kAnd = 0x30, kOr = 0x31;
-  if (typeHandle(type) == kNone) return kNone;
+  if (typeHandle(type) == kNone || !keepsRules(op, type)) return kNone;
   const bool is_bool = type == DataType::kBool;
   const bool is_complex = type == DataType::kComplex64 || type == DataType::kComplex128;
   switch (op) {
-    case ReduceOp::kSum: return is_bool ? kOr : kSum;
-    case ReduceOp::kProd: return is_bool ? kAnd : is_complex ? kNone : kProd;
-    case ReduceOp::kMax: return is_bool ? kOr : is_complex ? kNone : kMax;
-    case ReduceOp::kMin: return is_bool ? kAnd : is_complex ? kNone : kMin;
-    default: return kNone;
+    case ReduceOp::kSum:
+      return is_bool ? kOr : kSum;
+    case ReduceOp::kProd:
+      return is_bool ? kAnd : is_complex ? kNone : kProd;
+    case ReduceOp::kMax:
+      return is_bool ? kOr : is_complex ? kNone : kMax;
+    case ReduceOp::kMin:
+      return is_bool ? kAnd : is_complex ? kNone : kMin;
+    default:
+      return kNone;
   }
 }
 

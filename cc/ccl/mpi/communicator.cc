@@ -118,7 +118,8 @@ Status MpiCommunicator::exchange(const std::vector<Transfer>& transfers, Stream)
                               &requests.emplace_back(kRequestNull));
       }
       if (transfer.source && first == 0) {
-        first = s.abi.send(transfer.source, bytes, kByte, transfer.peer, 0, s.comm, &requests.emplace_back(kRequestNull));
+        first =
+            s.abi.send(transfer.source, bytes, kByte, transfer.peer, 0, s.comm, &requests.emplace_back(kRequestNull));
       }
     }
     // What was begun before an error may never end: it is left behind with the communicator.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serves the PMI-1 lines of one MPI world over the authenticated connections of the net room, so that no mpirun is needed.
-// One thread of its own besides the acceptor's; public calls from any thread.
+// Serves the PMI-1 lines of one MPI world over the authenticated connections of the net room, so that no mpirun is
+// needed. One thread of its own besides the acceptor's; public calls from any thread.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the members of an MPI world tell each other before they can talk: the PMI-1 protocol, as lines in and lines out.
-// No sockets, no threads. A client that breaks the rules is to be dropped; it cannot make this grow or answer for others.
+// No sockets, no threads. A client that breaks the rules is to be dropped; it cannot make this grow or answer for
+// others.
 #pragma once
 
 #include <cstdint>
@@ -58,9 +59,9 @@ class PmiTable {
   bool is_joined_ = false;
 };
 
-/// The line by which a client of ours joins before it hands its connection to MPI. `world`: the name of the world that it has
-/// already, "none", or "lost". The answer comes when all have joined: "cmd=jhetcc_go world=<name or none>", or a refusal
-/// "cmd=jhetcc_no why=<text>".
+/// The line by which a client of ours joins before it hands its connection to MPI. `world`: the name of the world that
+/// it has already, "none", or "lost". The answer comes when all have joined: "cmd=jhetcc_go world=<name or none>", or a
+/// refusal "cmd=jhetcc_no why=<text>".
 std::string pmiJoinLine(int32_t size, const std::string& world, const std::string& host);
 
 }  // namespace jhetcc::ccl::mpi

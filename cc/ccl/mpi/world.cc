@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI_Finalize is never called: it waits for every member of the world, of which some may be lost and others at work for
-// hours, and the world may serve the process's next job. What it would free ends with the process.
+// MPI_Finalize is never called: it waits for every member of the world, of which some may be lost and others at work
+// for hours, and the world may serve the process's next job. What it would free ends with the process.
 #include "ccl/mpi/world.h"
 
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/system_text.h"
 #include "ccl/mpi/pmi_table.h"
+#include "ccl/segments.h"
 #include "net/connect.h"
 #include "net/crypto.h"
 #include "net/socket.h"
@@ -25,7 +26,7 @@ namespace {
 std::string hostName() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat shm {};
+  struct stat shm{};
   ::stat("/dev/shm", &shm);
   return (boot.empty() ? "unknown" : boot) + "." + std::to_string(shm.st_dev);
 }
@@ -64,9 +65,9 @@ Status failed(const Abi& abi, const std::string& what, Code code) {
   char text[kErrorTextMax + 1] = {};
   int size = 0;
   if (abi.errorText(code, text, &size) != 0) text[0] = '\0';
-  return Status(Kind::kDisconnected, Scope::kCommunicator, "library_failed",
-                what + ": MPI says " + std::to_string(code) + " (" + text +
-                    "); its communicator cannot be used any more");
+  return Status(
+      Kind::kDisconnected, Scope::kCommunicator, "library_failed",
+      what + ": MPI says " + std::to_string(code) + " (" + text + "); its communicator cannot be used any more");
 }
 
 void armExit() {
@@ -98,8 +99,12 @@ Status World::enter(const Abi& abi, const std::string& token, int32_t rank, int3
   const int fd = connection.value().fd.get();
 
   const bool fits = size_ == 0 || (size_ == size && rank_ == rank);
-  const std::string join =
-      pmiJoinLine(size, is_lost_.load() ? "lost" : size_ == 0 ? "none" : fits ? name_ : "other", hostName());
+  const std::string join = pmiJoinLine(size,
+                                       is_lost_.load() ? "lost"
+                                       : size_ == 0    ? "none"
+                                       : fits          ? name_
+                                                       : "other",
+                                       hostName());
   JHETCC_RETURN_IF_ERROR(net::sendAll(fd, join.data(), join.size(), deadline, what));
   Result<std::string> answer = receiveLine(fd, deadline, what + " (waiting for all members)");
   if (!answer.isOk()) return answer.status();
@@ -172,6 +177,8 @@ Result<Comm> World::communicator(const Abi& abi, const std::vector<int32_t>& ran
   if (made == kCommNull) {
     return Status(Kind::kBadArgument, Scope::kCall, "bad_argument", "this process is no member of the communicator");
   }
+  // MPICH would take the names of its shared memory away in MPI_Finalize. All members have mapped it by now.
+  removeSegments([](const std::string& name) { return name.starts_with("mpich_shm_"); });
   return made;
 }
 

@@ -21,7 +21,8 @@ class World {
  public:
   static World& ofProcess();
 
-  /// Meets the other members at the server of the token and begins MPI with them, or finds that they have one world already.
+  /// Meets the other members at the server of the token and begins MPI with them, or finds that they have one world
+  /// already.
   Status enter(const Abi& abi, const std::string& token, int32_t rank, int32_t size, const net::Secret& secret,
                const net::Deadline& deadline);
   bool isEntered() const { return size_ != 0; }

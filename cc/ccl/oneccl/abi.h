@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of oneCCL's C interface (libccl.so.2) that is called, declared here because its header belongs to a package of
-// its own. Enumerators have NCCL's values; the id is larger and goes by value.
+// The part of oneCCL's C interface (libccl.so.2) that is called, declared here because its header belongs to a package
+// of its own. Enumerators have NCCL's values; the id is larger and goes by value.
 #pragma once
 
 #include <array>
@@ -32,8 +32,6 @@ struct Abi {
   Code (*allToAll)(const void* source, void* target, size_t count, int type, Comm comm, void* stream);
   Code (*send)(const void* source, size_t count, int type, int peer, Comm comm, void* stream);
   Code (*recv)(void* target, size_t count, int type, int peer, Comm comm, void* stream);
-  Code (*groupStart)();
-  Code (*groupEnd)();
   const char* (*getErrorString)(Code code);
   const char* (*getLastError)(Comm comm);
 };
@@ -53,8 +51,6 @@ inline Result<Abi> bind(const LateLibrary& library) {
                             .find("onecclAllToAll", &abi.allToAll)
                             .find("onecclSend", &abi.send)
                             .find("onecclRecv", &abi.recv)
-                            .find("onecclGroupStart", &abi.groupStart)
-                            .find("onecclGroupEnd", &abi.groupEnd)
                             .find("onecclGetErrorString", &abi.getErrorString)
                             .find("onecclGetLastError", &abi.getLastError)
                             .status();
@@ -62,32 +58,50 @@ inline Result<Abi> bind(const LateLibrary& library) {
   return abi;
 }
 
-/// The library's number of a type or reduction, or kNone.
+/// The library's number of a type, or kNone.
 inline int typeNumber(schedule::DataType type) {
   using schedule::DataType;
   switch (type) {
-    case DataType::kInt8: return kInt8;
-    case DataType::kUint8: return 1;
-    case DataType::kInt32: return 2;
-    case DataType::kUint32: return 3;
-    case DataType::kInt64: return 4;
-    case DataType::kUint64: return 5;
-    case DataType::kFloat16: return 6;
-    case DataType::kFloat32: return 7;
-    case DataType::kFloat64: return 8;
-    case DataType::kBfloat16: return 9;
-    default: return kNone;
+    case DataType::kInt8:
+      return kInt8;
+    case DataType::kUint8:
+      return 1;
+    case DataType::kInt32:
+      return 2;
+    case DataType::kUint32:
+      return 3;
+    case DataType::kInt64:
+      return 4;
+    case DataType::kUint64:
+      return 5;
+    case DataType::kFloat16:
+      return 6;
+    case DataType::kFloat32:
+      return 7;
+    case DataType::kFloat64:
+      return 8;
+    case DataType::kBfloat16:
+      return 9;
+    default:
+      return kNone;
   }
 }
 
-inline int opNumber(schedule::ReduceOp op) {
+/// The library's number of a reduction of such elements, or kNone where it cannot do it, or not by our rules.
+inline int opNumber(schedule::ReduceOp op, schedule::DataType type) {
   using schedule::ReduceOp;
+  if (typeNumber(type) == kNone || !keepsRules(op, type)) return kNone;
   switch (op) {
-    case ReduceOp::kSum: return 0;
-    case ReduceOp::kProd: return 1;
-    case ReduceOp::kMax: return 2;
-    case ReduceOp::kMin: return 3;
-    default: return kNone;
+    case ReduceOp::kSum:
+      return 0;
+    case ReduceOp::kProd:
+      return 1;
+    case ReduceOp::kMax:
+      return 2;
+    case ReduceOp::kMin:
+      return 3;
+    default:
+      return kNone;
   }
 }
 

@@ -3,22 +3,35 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "base/exit.h"
 #include "base/log.h"
+#include "ccl/segments.h"
 
 namespace jhetcc::ccl::oneccl {
 namespace {
 
-/// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not destroyed.
-void sweepOwnSegments() {
-  const std::string prefix = std::to_string(::getpid()) + ":";
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
-    if (entry.path().filename().string().starts_with(prefix)) std::filesystem::remove(entry.path(), ignored);
-  }
+/// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not
+/// destroyed. Takes away this process's own, and those of members that were killed and could not.
+void sweepSegments() {
+  removeSegments([](const std::string& name) {
+    const size_t colon = name.find(':');
+    if (colon == 0 || colon == std::string::npos || name.find_first_not_of("0123456789:") != std::string::npos)
+      return false;
+    const pid_t pid = std::atoi(name.c_str());
+    return pid == ::getpid() || (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH);
+  });
 }
+
+/// What two ranks have for each other in one exchange.
+struct Turn {
+  std::vector<Communicator::Transfer> sends, receives;
+};
 
 }  // namespace
 
@@ -32,7 +45,7 @@ Status failed(const Abi& abi, const std::string& what, Code code, Comm comm) {
 }
 
 void armExit() {
-  if (const Status status = exitWithoutDestructors(sweepOwnSegments); !status.isOk()) {
+  if (const Status status = exitWithoutDestructors(sweepSegments); !status.isOk()) {
     JHETCC_LOG(kWarn, "ccl", status.message());
   }
 }
@@ -53,7 +66,8 @@ OnecclCommunicator::~OnecclCommunicator() {
     return;
   }
   if (const Code code = state_->abi.commDestroy(state_->comm); code != 0) {
-    JHETCC_LOG(kWarn, "ccl", failed(state_->abi, "destroying a communicator, " + state_->where, code, nullptr).message());
+    JHETCC_LOG(kWarn, "ccl",
+               failed(state_->abi, "destroying a communicator, " + state_->where, code, nullptr).message());
   }
 }
 
@@ -74,8 +88,8 @@ Status OnecclCommunicator::run(const char* what, Call call) {
 
 template <typename Call>
 Status OnecclCommunicator::reduceWith(const char* what, schedule::DataType type, schedule::ReduceOp op, Call call) {
-  const int type_number = typeNumber(type), op_number = opNumber(op);
-  if (type_number == kNone || op_number == kNone) {
+  const int type_number = typeNumber(type), op_number = opNumber(op, type);
+  if (op_number == kNone) {
     return Status(Kind::kUnavailable, Scope::kCall, "unavailable",
                   std::string(what) + ": oneCCL has no such reduction of such elements; its capabilities say so");
   }
@@ -110,8 +124,7 @@ Status OnecclCommunicator::broadcast(const void* source, void* target, size_t by
   if (bytes == 0) return Status::ok();
   // In place at the root, so that its target is not written.
   void* const place = state_->rank == root ? const_cast<void*>(source) : target;
-  return run("broadcast",
-             [&](State& s) { return s.abi.broadcast(place, place, bytes, kInt8, root, s.comm, stream); });
+  return run("broadcast", [&](State& s) { return s.abi.broadcast(place, place, bytes, kInt8, root, s.comm, stream); });
 }
 
 Status OnecclCommunicator::allGather(const void* source, void* target, size_t bytes, Stream stream) {
@@ -124,16 +137,35 @@ Status OnecclCommunicator::allToAll(const void* source, void* target, size_t byt
   return run("all_to_all", [&](State& s) { return s.abi.allToAll(source, target, bytes, kInt8, s.comm, stream); });
 }
 
+/// oneCCL carries a group out one by one and in its order, so groups of several ranks may wait in a ring. Here pairs of
+/// ranks take turns, everywhere in the same order, and the lower rank of a pair sends first.
 Status OnecclCommunicator::exchange(const std::vector<Transfer>& transfers, Stream stream) {
+  std::map<int32_t, Turn> turns;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.bytes == 0) continue;
+    if (transfer.source) turns[transfer.peer].sends.push_back(transfer);
+    if (transfer.target) turns[transfer.peer].receives.push_back(transfer);
+  }
   return run("exchange", [&](State& s) {
-    Code first = s.abi.groupStart();
-    const auto keep = [&first](Code code) { first = first == 0 ? code : first; };
-    for (const Transfer& transfer : transfers) {
-      if (transfer.bytes == 0) continue;
-      if (transfer.source) keep(s.abi.send(transfer.source, transfer.bytes, kInt8, transfer.peer, s.comm, stream));
-      if (transfer.target) keep(s.abi.recv(transfer.target, transfer.bytes, kInt8, transfer.peer, s.comm, stream));
+    Code first = 0;
+    const auto sendAll = [&](const Turn& turn) {
+      for (const Transfer& t : turn.sends) {
+        if (first == 0) first = s.abi.send(t.source, t.bytes, kInt8, t.peer, s.comm, stream);
+      }
+    };
+    for (const auto& [peer, turn] : turns) {
+      if (peer == s.rank) {
+        for (size_t i = 0; i < turn.sends.size() && i < turn.receives.size(); ++i) {
+          std::memmove(turn.receives[i].target, turn.sends[i].source, turn.sends[i].bytes);
+        }
+        continue;
+      }
+      if (s.rank < peer) sendAll(turn);
+      for (const Transfer& t : turn.receives) {
+        if (first == 0) first = s.abi.recv(t.target, t.bytes, kInt8, t.peer, s.comm, stream);
+      }
+      if (s.rank > peer) sendAll(turn);
     }
-    keep(s.abi.groupEnd());
     return first;
   });
 }

@@ -12,7 +12,7 @@ namespace jhetcc::ccl::oneccl {
 
 /// What the library says of a call that failed.
 Status failed(const Abi& abi, const std::string& what, Code code, Comm comm);
-/// Lets the process end with a thread stuck in the library, and takes its shared segment out of /dev/shm then.
+/// Lets the process end with a thread stuck in the library, and takes its shared segments out of /dev/shm then.
 void armExit();
 
 class OnecclCommunicator final : public Communicator {

@@ -2,6 +2,7 @@
 // Loads oneCCL with settings that suit this host, and makes communicators.
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 
 #include "base/late_library.h"
 #include "ccl/oneccl/communicator.h"
@@ -10,12 +11,12 @@ namespace jhetcc::ccl::oneccl {
 namespace {
 
 const std::string kHint =
-    "`make libraries` fetches libccl.so.2, libccl.so.1 and libccl_legacy_cpu.so into one folder; libfabric comes from "
-    "the system (Debian: libfabric1)";
+    "`make libraries` fetches libccl.so.2, libccl.so.1 and libccl_legacy_cpu.so into one folder; a "
+    "libfabric.so.1 is there, too, or comes from the system (Debian: libfabric1)";
 
 /// oneCCL reads them when it is loaded. Its defaults let a thread of its own spin against the rank.
-void applySettings(const LoadOptions& options) {
-  setDefault("CCL_LOG_LEVEL", "error");  // it warns about every grouped send
+void applySettings(const LoadOptions& options, const std::string& file) {
+  setDefault("CCL_LOG_LEVEL", "error");  // it warns about each of these settings and names; of this one it does anyway
   setDefault("CCL_ATL_TRANSPORT", "ofi");
   setDefault("CCL_ATL_SHM", "1");
   if (options.is_crowded) {
@@ -25,6 +26,10 @@ void applySettings(const LoadOptions& options) {
   } else {
     setDefault("CCL_WORKER_OFFLOAD", "0");
   }
+  // A libfabric next to it goes before the system's: a process has one, and an MPI in it may need a newer one.
+  const std::filesystem::path libfabric = std::filesystem::path(file).parent_path() / "libfabric.so.1";
+  std::error_code ignored;
+  if (std::filesystem::exists(libfabric, ignored)) setDefault("CCL_OFI_LIBRARY_PATH", libfabric.string());
   const std::string interface = options.interface.empty() ? "lo" : options.interface;
   setDefault("CCL_KVS_IFACE", interface);
   setDefault("FI_TCP_IFACE", interface);
@@ -82,7 +87,7 @@ std::string versionText(int version) {
 Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
   Result<std::string> file = locate(options, {"libccl.so.2"}, kHint);
   if (!file.isOk()) return file.status();
-  applySettings(options);
+  applySettings(options, file.value());
   Result<LateLibrary> library = LateLibrary::load({"oneCCL", file.value(), {"libccl.so.2"}, kHint});
   if (!library.isOk()) return library.status();
   Result<Abi> abi = bind(library.value());
@@ -94,9 +99,8 @@ Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
   Capabilities capabilities;
   capabilities.name = "oneccl";
   capabilities.version = versionText(version);
-  capabilities.refuses = refusals([](schedule::ReduceOp op, schedule::DataType type) {
-    return typeNumber(type) != kNone && opNumber(op) != kNone;
-  });
+  capabilities.refuses =
+      refusals([](schedule::ReduceOp op, schedule::DataType type) { return opNumber(op, type) != kNone; });
   return std::shared_ptr<Library>(std::make_shared<OnecclLibrary>(abi.value(), std::move(capabilities)));
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of a communicator against a plain oracle: small whole numbers, exact in every type and order.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "ccl/member/member.h"
 
@@ -47,27 +49,56 @@ void store(uint8_t* to, double value) {
 void encode(DataType type, double value, uint8_t* to) {
   const size_t half = schedule::itemSize(type) / 2;
   switch (type) {
-    case DataType::kBool: *to = value != 0; break;
-    case DataType::kInt8: store<int8_t>(to, value); break;
-    case DataType::kInt16: store<int16_t>(to, value); break;
-    case DataType::kInt32: store<int32_t>(to, value); break;
-    case DataType::kInt64: store<int64_t>(to, value); break;
-    case DataType::kUint8: store<uint8_t>(to, value); break;
-    case DataType::kUint16: store<uint16_t>(to, value); break;
-    case DataType::kUint32: store<uint32_t>(to, value); break;
-    case DataType::kUint64: store<uint64_t>(to, value); break;
-    case DataType::kFloat16: store<_Float16>(to, value); break;
+    case DataType::kBool:
+      *to = value != 0;
+      break;
+    case DataType::kInt8:
+      store<int8_t>(to, value);
+      break;
+    case DataType::kInt16:
+      store<int16_t>(to, value);
+      break;
+    case DataType::kInt32:
+      store<int32_t>(to, value);
+      break;
+    case DataType::kInt64:
+      store<int64_t>(to, value);
+      break;
+    case DataType::kUint8:
+      store<uint8_t>(to, value);
+      break;
+    case DataType::kUint16:
+      store<uint16_t>(to, value);
+      break;
+    case DataType::kUint32:
+      store<uint32_t>(to, value);
+      break;
+    case DataType::kUint64:
+      store<uint64_t>(to, value);
+      break;
+    case DataType::kFloat16:
+      store<_Float16>(to, value);
+      break;
     case DataType::kBfloat16: {
       uint8_t wide[4];
       store<float>(wide, value);
       std::memcpy(to, wide + 2, 2);  // little endian; whole numbers below 256 lose nothing
       break;
     }
-    case DataType::kFloat32: store<float>(to, value); break;
-    case DataType::kFloat64: store<double>(to, value); break;
-    case DataType::kComplex64: store<float>(to, value), store<float>(to + half, -2 * value); break;
-    case DataType::kComplex128: store<double>(to, value), store<double>(to + half, -2 * value); break;
-    default: require(false, "a type that does not reduce");
+    case DataType::kFloat32:
+      store<float>(to, value);
+      break;
+    case DataType::kFloat64:
+      store<double>(to, value);
+      break;
+    case DataType::kComplex64:
+      store<float>(to, value), store<float>(to + half, -2 * value);
+      break;
+    case DataType::kComplex128:
+      store<double>(to, value), store<double>(to + half, -2 * value);
+      break;
+    default:
+      require(false, "a type that does not reduce");
   }
 }
 
@@ -87,10 +118,18 @@ double reduced(DataType type, ReduceOp op, int32_t size, size_t i) {
   for (int32_t rank = 1; rank < size; ++rank) {
     const double value = contribution(type, rank, i);
     switch (op) {
-      case ReduceOp::kSum: total += value; break;
-      case ReduceOp::kProd: total *= value; break;
-      case ReduceOp::kMax: total = std::max(total, value); break;
-      default: total = std::min(total, value); break;
+      case ReduceOp::kSum:
+        total += value;
+        break;
+      case ReduceOp::kProd:
+        total *= value;
+        break;
+      case ReduceOp::kMax:
+        total = std::max(total, value);
+        break;
+      default:
+        total = std::min(total, value);
+        break;
     }
   }
   return total;
@@ -179,7 +218,8 @@ class Checker {
  private:
   static std::vector<uint8_t> pattern(int32_t from, int32_t to, size_t bytes) {
     std::vector<uint8_t> made(bytes);
-    for (size_t i = 0; i < bytes; ++i) made[i] = static_cast<uint8_t>(i * 13 + i / 251 + size_t(from) * 31 + size_t(to));
+    for (size_t i = 0; i < bytes; ++i)
+      made[i] = static_cast<uint8_t>(i * 13 + i / 251 + size_t(from) * 31 + size_t(to));
     return made;
   }
   static void append(std::vector<uint8_t>& to, const std::vector<uint8_t>& more) {
@@ -189,6 +229,26 @@ class Checker {
   Communicator& to_;
   const int32_t rank_, size_;
 };
+
+/// What a library claims of floats it does by our rules: NaN wins, -0 is below +0, denormals stay.
+void checkNan(Communicator& communicator, const Capabilities& capabilities, int32_t rank) {
+  constexpr size_t kCount = 1003;
+  const float nan = std::numeric_limits<float>::quiet_NaN(), tiny = std::numeric_limits<float>::denorm_min();
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+    if (!capabilities.reduces(op, DataType::kFloat32)) continue;
+    for (int32_t special = 0; special < 2; ++special) {
+      std::vector<float> source(kCount, 0.0f), target(kCount);
+      for (size_t i = 0; rank == special && i < kCount; ++i) source[i] = i % 3 == 0 ? nan : i % 3 == 1 ? -0.0f : tiny;
+      require(communicator.allReduce(source.data(), target.data(), kCount, DataType::kFloat32, op, nullptr), "NaN");
+      for (size_t i = 0; i < kCount; ++i) {
+        const bool good = i % 3 == 0   ? std::isnan(target[i])
+                          : i % 3 == 1 ? target[i] == 0 && std::signbit(target[i]) == (op == ReduceOp::kMin)
+                                       : target[i] == (op == ReduceOp::kMin ? 0 : tiny);
+        require(good, "op " + std::to_string(static_cast<int>(op)) + " of special values at " + std::to_string(i));
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -212,6 +272,7 @@ void checkEverything(Communicator& communicator, const Capabilities& capabilitie
   }
   require(done > 20, "only " + std::to_string(done) + " reductions");
   require(!capabilities.reduces(ReduceOp::kMean, DataType::kFloat32), "a mean is never asked for");
+  checkNan(communicator, capabilities, rank);
   for (const size_t bytes : {0, 1, 7, 1000, (1 << 20) + 1}) checker.moves(bytes);
 }
 
