@@ -259,10 +259,19 @@ class Pool:
       grouping: devices (ranks) of each process, e.g. ``(2, 1, 1)``.
       jax: whether ranks are JAX's virtual CPU devices; else plain ranks for raw calls, and JAX is never imported.
       extra: environment of the processes.
+      own: ``JHETCC_*`` settings of each process, besides those of a case.
     """
 
-    def __init__(self, grouping: Sequence[int], *, jax: bool = False, extra: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        grouping: Sequence[int],
+        *,
+        jax: bool = False,
+        extra: Mapping[str, str] | None = None,
+        own: Sequence[Mapping[str, str]] = (),
+    ):
         self.grouping = tuple(grouping)
+        self.own = [dict(one) for one in own] or [{} for _ in grouping]
         self.jax = jax
         self.extra = dict(extra or {})
         self.workers: list[Worker] = []
@@ -291,13 +300,17 @@ class Pool:
         self._fill()
         wanted = tuple(sorted((options or {}).items())) if world else None
         running = Running(self, deadline)
-        renew = None
+        renewed = False
         if not world or wanted != self._world:
             self._give_back_port()
             self._port = HeldPort()
-            renew = {"coordinator": self._port.address, "options": dict(options or {}), "join": world}
+            renewed = True
         self._world = wanted
         for worker in self.workers:
+            renew = None
+            if renewed and self._port is not None:
+                settings = self.own[worker.index] | dict(options or {})
+                renew = {"coordinator": self._port.address, "options": settings, "join": world}
             devices = None if self.jax else self.grouping[worker.index]
             place = {"process_id": worker.index, "num_processes": len(self.workers), "devices": devices}
             task = (case.__module__, case.__qualname__, arguments, place, renew)

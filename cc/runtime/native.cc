@@ -4,17 +4,16 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/hash.h"
+#include "runtime/native_threads.h"
 
 namespace jhetcc::runtime {
 namespace {
@@ -25,45 +24,17 @@ using schedule::StepKind;
 constexpr int64_t kYieldNs = 1'000'000;
 constexpr int64_t kSliceNs = 50 * kNsPerMs;
 
-/// Threads in a library, whoever began them: close() waits for them.
-struct Threads {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int count = 0;
-};
-Threads& threads() {
-  static Threads* const all = new Threads;  // never destroyed: a stuck thread may outlive everything
-  return *all;
-}
-
-Status detachedThread(const char* name, std::function<void()> body) {
-  {
-    std::lock_guard<std::mutex> lock(threads().mutex);
-    ++threads().count;
-  }
-  const auto leave = [] {
-    std::lock_guard<std::mutex> lock(threads().mutex);
-    --threads().count;
-    threads().changed.notify_all();
-  };
-  auto kept = std::make_shared<std::function<void()>>(std::move(body));
-  Result<std::thread> thread = startThread(name, [kept, leave]() mutable {
-    (*kept)();
-    *kept = nullptr;  // what it holds ends before the thread counts as gone
-    leave();
-  });
-  if (!thread.isOk()) {
-    leave();
-    return thread.status();
-  }
-  std::move(thread).value().detach();
-  return Status::ok();
-}
-
 std::string listed(const std::vector<int32_t>& ranks) {
   std::string text;
-  for (int32_t rank : ranks) text += (text.empty() ? "" : ".") + std::to_string(rank);
+  for (int32_t rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
   return text;
+}
+
+/// Of a limited length, as keys of the store are.
+std::string keyOf(const std::vector<int32_t>& ranks) {
+  uint64_t hash = kFnvOffset;
+  for (int32_t rank : ranks) hash = hashNumber(static_cast<uint64_t>(rank), hash);
+  return std::to_string(ranks.size()) + "." + std::to_string(hash);
 }
 
 Status sayWhere(const LibraryInUse& in_use, const Status& status) {
@@ -128,11 +99,6 @@ void closeLibrary(std::shared_ptr<const LibraryInUse> in_use) {
   if (!detachedThread("jhetcc-library", [kept] { delete kept; }).isOk()) return;
 }
 
-bool waitForNativeThreads(int64_t timeout_ns) {
-  std::unique_lock<std::mutex> lock(threads().mutex);
-  return threads().changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [] { return threads().count == 0; });
-}
-
 Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& options,
                                                         const std::function<bool()>& interrupted) {
   struct Opening {
@@ -149,17 +115,14 @@ Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& optio
   in_use.world_ranks = options.world_ranks;
   in_use.store = options.store;
   in_use.timeout_ns = options.timeout_ns;
-  const std::string key = "library/" + options.job + "/" + listed(options.world_ranks);
+  const std::string key = "library/" + options.job + "/" + keyOf(options.world_ranks);
   JHETCC_RETURN_IF_ERROR(detachedThread("jhetcc-library", [opening, key, world_rank = options.world_rank] {
     LibraryInUse& in_use = *opening->in_use;
     auto made = makeCommunicator(in_use, key, in_use.world_ranks, world_rank, true,
                                  [opening] { return opening->is_given_up.load(); });
     std::lock_guard<std::mutex> lock(opening->mutex);
     opening->status = made.status();
-    if (made.isOk()) {
-      in_use.first = std::make_shared<VendorCommunicator>();
-      in_use.first->communicator = std::move(made).value();
-    }
+    if (made.isOk()) in_use.first = std::move(made).value();
     opening->is_done = true;
     opening->changed.notify_all();
   }));
@@ -196,6 +159,7 @@ class NativeWorker::Loop {
         world_ranks_(std::move(world_ranks)),
         world_rank_(world_rank),
         spin_ns_(spin_ns),
+        has_first_(!in_use_->is_first_taken.exchange(true)),
         wake_(std::move(wake)) {}
 
   // From the engine's thread.
@@ -237,12 +201,9 @@ class NativeWorker::Loop {
     waiting_.clear();
     waiting_count_.store(0);
     ended_.clear();
-    if (give_up && under_way_) {
-      under_way_->is_given_up.store(true);
-      if (!under_way_->communicator->abort().isOk()) under_way_->communicator->leave();
-    } else if (give_up && is_busy_) {
-      in_use_->library->leave();  // it may be making a communicator
-    }
+    if (give_up && (under_way_ || is_making_)) in_use_->is_given_up.store(true);
+    if (give_up && under_way_ && !under_way_->abort().isOk()) under_way_->leave();
+    if (give_up && is_making_) in_use_->library->leave();
     changed_.notify_all();
   }
 
@@ -259,7 +220,6 @@ class NativeWorker::Loop {
       const uint64_t token = call.token;
       call = NativeCall{};
       std::lock_guard<std::mutex> lock(mutex_);
-      is_busy_ = false;
       if (is_closed_.load()) break;
       ended_.emplace_back(token, std::move(status));
       has_ended_.store(true, std::memory_order_release);
@@ -285,15 +245,14 @@ class NativeWorker::Loop {
     *call = std::move(waiting_.front());
     waiting_.pop_front();
     waiting_count_.fetch_sub(1);
-    is_busy_ = true;
     return true;
   }
 
   Status execute(const NativeCall& call) {
     if (call.bytes == 0) return Status::ok();  // for all members alike
-    Result<std::shared_ptr<VendorCommunicator>> found = circle(*call.members);
+    Result<std::shared_ptr<ccl::Communicator>> found = circle(*call.members);
     if (!found.isOk()) return sayWhere(*in_use_, found.status());
-    const std::shared_ptr<VendorCommunicator> vendor = found.value();
+    const std::shared_ptr<ccl::Communicator> vendor = found.value();
     const bool is_root_of_broadcast = call.kind == StepKind::kNativeBroadcast && call.source;
     const void* source = call.source;
     void* target = call.target;
@@ -314,7 +273,7 @@ class NativeWorker::Loop {
       if (is_closed_.load()) return Status::ok();
       under_way_ = vendor.get();
     }
-    const Status status = callLibrary(*vendor->communicator, call, source, target);
+    const Status status = callLibrary(*vendor, call, source, target);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       under_way_ = nullptr;
@@ -339,24 +298,30 @@ class NativeWorker::Loop {
   }
 
   /// Made with the other members when it is first needed: all come here by the same call.
-  Result<std::shared_ptr<VendorCommunicator>> circle(const std::vector<int32_t>& members) {
-    std::shared_ptr<VendorCommunicator>& known = circles_[members];
-    if (!known) {
-      std::vector<int32_t> world_ranks;
-      for (int32_t member : members) world_ranks.push_back(world_ranks_[static_cast<size_t>(member)]);
-      if (world_ranks == in_use_->world_ranks) {
-        known = in_use_->first;
-      } else {
-        auto made = makeCommunicator(*in_use_, key_ + listed(world_ranks), world_ranks, world_rank_, false,
-                                     [this] { return is_closed_.load(); });
-        if (!made.isOk()) return made.status();
-        known = std::make_shared<VendorCommunicator>();
-        known->communicator = std::move(made).value();
-      }
+  Result<std::shared_ptr<ccl::Communicator>> circle(const std::vector<int32_t>& members) {
+    std::shared_ptr<ccl::Communicator>& known = circles_[members];
+    if (known) return known;
+    std::vector<int32_t> world_ranks;
+    for (int32_t member : members) world_ranks.push_back(world_ranks_[static_cast<size_t>(member)]);
+    if (has_first_ && world_ranks == in_use_->world_ranks) return known = in_use_->first;
+    if (in_use_->is_given_up.load()) {
+      return Status(Kind::kUnavailable, Scope::kProcess, "library_given_up",
+                    "an earlier call never came back, so ranks " + listed(world_ranks) +
+                        " cannot be joined any more: start the processes anew, or go on after shrink()");
     }
-    if (!known->is_given_up.load()) return known;
-    return Status(Kind::kUnavailable, Scope::kCommunicator, "library_given_up",
-                  "an earlier call on ranks " + listed(members) + " never came back");
+    if (!setMaking(true)) return Status(Kind::kAborted, Scope::kCall, "closed", "closed");  // nobody is told
+    auto made = makeCommunicator(*in_use_, key_ + keyOf(world_ranks), world_ranks, world_rank_, false,
+                                 [this] { return is_closed_.load(); });
+    (void)setMaking(false);
+    if (!made.isOk()) return made.status();
+    return known = std::move(made).value();
+  }
+
+  /// False: closed.
+  bool setMaking(bool is_making) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_making_ = is_making && !is_closed_.load();
+    return !is_closed_.load();
   }
 
   const std::shared_ptr<const LibraryInUse> in_use_;
@@ -364,6 +329,7 @@ class NativeWorker::Loop {
   const std::vector<int32_t> world_ranks_;
   const int32_t world_rank_;
   const int64_t spin_ns_;
+  const bool has_first_;
 
   std::atomic<size_t> waiting_count_{0};
   std::atomic<bool> has_ended_{false};
@@ -374,11 +340,11 @@ class NativeWorker::Loop {
   std::deque<NativeCall> waiting_;
   std::vector<std::pair<uint64_t, Status>> ended_;
   std::function<void()> wake_;
-  VendorCommunicator* under_way_ = nullptr;
-  bool has_thread_ = false, is_asleep_ = false, is_busy_ = false;
+  ccl::Communicator* under_way_ = nullptr;
+  bool has_thread_ = false, is_asleep_ = false, is_making_ = false;
 
   // Of the thread alone.
-  std::map<std::vector<int32_t>, std::shared_ptr<VendorCommunicator>> circles_;
+  std::map<std::vector<int32_t>, std::shared_ptr<ccl::Communicator>> circles_;
   Staging source_staging_, target_staging_;
   // Of the engine's thread alone.
   std::vector<std::pair<uint64_t, Status>> told_;

@@ -13,22 +13,21 @@
 #include "ccl/library.h"
 #include "control/store.h"
 #include "engine/native.h"
+#include "runtime/native_threads.h"
 
 namespace jhetcc::runtime {
-
-/// A vendor's communicator; `is_given_up`: a call on it never came back, nobody may use it again.
-struct VendorCommunicator {
-  std::unique_ptr<ccl::Communicator> communicator;
-  std::atomic<bool> is_given_up{false};
-};
 
 /// The library of the cluster that this process is in. Shared by all its communicators; any thread.
 struct LibraryInUse {
   std::shared_ptr<ccl::Library> library;
   std::vector<int32_t> world_ranks;             ///< the cluster: members of the library's first communicator
-  std::shared_ptr<VendorCommunicator> first;    ///< of all of them
+  std::shared_ptr<ccl::Communicator> first;     ///< of all of them
   std::shared_ptr<control::StoreClient> store;  ///< by which members tell each other tokens
   int64_t timeout_ns = 0;                       ///< for a token to come
+  /// The first communicator made here uses `first`, on all members alike; others have their own even of the same ranks:
+  /// their calls come in any order.
+  mutable std::atomic<bool> is_first_taken{false};
+  mutable std::atomic<bool> is_given_up{false};  ///< a call never came back: nothing can be made any more
 };
 
 struct OpenOptions {
@@ -66,8 +65,5 @@ class NativeWorker final : public engine::NativePort {
   class Loop;
   std::shared_ptr<Loop> loop_;
 };
-
-/// Waits until no thread of this file is left. False: some are stuck in a library at the deadline.
-bool waitForNativeThreads(int64_t timeout_ns);
 
 }  // namespace jhetcc::runtime

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processes of jobs with vendors' libraries do: values, bits, parts. The tables are those of the raw calls."""
+
+import hashlib
+import threading
+
+import numpy as np
+import raw_cases
+from raw_cases import REDUCE, named, random_contributions, reduced
+
+from jhetcc.schedule import can_reduce
+from jhetcc.world.raw import dtype_name
+
+OPS = ("sum", "prod", "max", "min", "mean")
+PSUM = {"sum": "psum", "prod": "pprod", "max": "pmax", "min": "pmin", "mean": "pmean"}
+
+
+def case_tables(comm, names, counts):
+    raw_cases.case_tables(comm, names, counts)
+    return case_explain(comm, "psum(f32[5001])")
+
+
+def case_explain(comm, *texts):
+    found = [comm.explain(text) for text in texts]
+    return found if len(found) > 1 else found[0]
+
+
+def case_bits(comm, names, counts):
+    """Random numbers: a digest of every rank's bits, and that they are near what they should be."""
+    digest = hashlib.sha256()
+    for dtype in map(named, names):
+        for op in OPS:
+            if not can_reduce(dtype_name(dtype), op):
+                continue
+            for count in counts:
+                every = random_contributions(comm, (count,), dtype, count)
+                got = comm.all_reduce(every[comm.rank], op)
+                digest.update(got.tobytes())
+                if op in ("max", "min") or dtype.kind in "iub":
+                    continue
+                wide = np.complex128 if dtype.kind == "c" else np.float64
+                with np.errstate(all="ignore"):
+                    want = reduced([one.astype(wide) for one in every], op)
+                    scale = reduced([np.abs(one.astype(wide)) for one in every], op).real
+                    precision = {2: 0.02, 4: 1e-5, 8: 1e-5 if dtype.kind == "c" else 1e-13, 16: 1e-13}[dtype.itemsize]
+                    wrong = np.abs(got.astype(wide) - want) > precision * scale + 1e-30
+                wrong &= np.isfinite(scale.astype(np.float32)) & (dtype != np.float16)
+                assert not wrong.any(), (op, dtype, count, got[wrong][:3], want[wrong][:3])
+    return digest.hexdigest()
+
+
+def case_scattered_bits(comm, names, count):
+    """reduce_scatter, reduce and all_reduce of the same numbers: each rank's part, joined by those who have it."""
+    digests = []
+    for dtype in map(named, names):
+        every = random_contributions(comm, (comm.size, count), dtype, count)
+        whole = comm.all_reduce(every[comm.rank])
+        digests.append(hashlib.sha256(whole.tobytes()).hexdigest())
+        part = comm.reduce_scatter(every[comm.rank])
+        joined = comm.all_gather(part)
+        digests.append(hashlib.sha256(joined.tobytes()).hexdigest())
+    return digests
+
+
+def case_parts(comm, colors, keys=None):
+    """Operations on parts of the job, and on the whole again; two parts at a time from two threads."""
+    mine = colors[comm.rank]
+    part = comm.split(mine, None if keys is None else keys[comm.rank])
+    text = None
+    if part is not None:
+        raw_cases.case_tables(part, ("float32", "int16"), (1, 5001))
+        text = part.explain("psum(f32[5001])")
+        half = part.split(part.rank % 2)
+        raw_cases.case_tables(half, ("float64",), (7,))
+        half.close()
+        raw_cases.check_reductions(part, np.dtype(np.int32), (33,))
+        part.close()
+    raw_cases.case_tables(comm, ("float32",), (3,))
+    return text
+
+
+def case_two_threads(comm, rounds, count):
+    """Two communicators of all ranks, each used by a thread of its own, which meet in any order."""
+    twins = [comm.split(0, name=f"twin {k}") for k in range(2)]
+    wrong = []
+
+    def work(k):
+        try:
+            for step in range(rounds):
+                got = twins[k].all_reduce(np.full(count, 10.0 * k + comm.rank + step, np.float32))
+                want = sum(10.0 * k + rank + step for rank in range(comm.size))
+                if not (got == want).all():
+                    wrong.append((k, step, got[0], want))
+        except Exception as error:
+            wrong.append((k, error))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:3]
+    for twin in twins:
+        twin.close()
+
+
+ALL = [dtype.name for dtype in REDUCE]
