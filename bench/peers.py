@@ -42,6 +42,7 @@ class Peer:
     needs_coordinator: bool = False
     cubic: bool = False  # in a network namespace of its own, whose default is cubic
     environment: dict = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()  # of our clusters, each of an equal part of the ranks
 
 
 _OPEN_MPI = {
@@ -65,6 +66,28 @@ PEERS = {
         ),
         Peer(
             "jhetcc-jax", "jhetcc_jit", (*_JAX, "plain jit"), "ours inside JAX programs", True, needs_coordinator=True
+        ),
+        Peer(
+            "jhetcc-mixed",
+            "jhetcc_raw",
+            _RAW,
+            "ours over two clusters, the stages inside by oneCCL and by MPICH",
+            True,
+            None,
+            True,
+            environment={"JHETCC_ALGORITHM": "hierarchical"},
+            libraries=("oneccl", "mpi"),
+        ),
+        Peer(
+            "jhetcc-split",
+            "jhetcc_raw",
+            _RAW,
+            "ours over two clusters, the stages inside by oneCCL",
+            True,
+            None,
+            True,
+            environment={"JHETCC_ALGORITHM": "hierarchical"},
+            libraries=("oneccl", "oneccl"),
         ),
         Peer("floor", "copy", _RAW, "one non-temporal copy of the size on each rank", True),
         Peer("add", "add", _JAX, "a jitted addition: JAX's own cost", True),
@@ -208,6 +231,11 @@ class Team:
         if peer.needs_coordinator:
             self._port = HeldPort()
             settings.append(f"coordinator={self._port.address}")
+        for name in peer.libraries:
+            if not self._folder_of(name).exists():
+                raise PeerError(f"{name} is not below {self._installed.name}: python bench/setup_peers.py says why")
+        if peer.libraries:
+            settings.append("libraries=" + ",".join(f"{name}:{self._folder_of(name)}" for name in peer.libraries))
         if peer.place and not (self._installed / peer.place / ".complete").exists():
             raise PeerError(f"it is not installed below {self._installed.name}: python bench/setup_peers.py says why")
         if peer.kind == "oneccl":
@@ -221,6 +249,9 @@ class Team:
             [*_tied(os.getpid()), sys.executable, member, address, peer.kind, str(rank), str(self.ranks), *settings]
             for rank in range(self.ranks)
         ]
+
+    def _folder_of(self, library):
+        return self._installed / {"oneccl": "oneccl", "mpi": "mpich/lib"}[library]
 
     # -- the conversation
     def _read(self, stream):

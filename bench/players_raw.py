@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peers on plain buffers: our raw calls, MPI by mpi4py, and the machine's own floor. Runs in a peer's process."""
 
+import os
+
 import cases
 import numpy as np
 
@@ -55,10 +57,15 @@ class Raw:
 
 
 class Jhetcc(Raw):
-    def __init__(self, rank, ranks, coordinator):
+    def __init__(self, rank, ranks, coordinator, libraries=""):
+        super().__init__(rank, ranks)
+        clusters = [each.split(":") for each in libraries.split(",") if each]
+        if clusters:
+            number = self.rank * len(clusters) // int(ranks)
+            os.environ["JHETCC_CLUSTER"] = f"{number}-{clusters[number][0]}"
+            os.environ["JHETCC_LIBRARY"], os.environ["JHETCC_LIBRARY_PATH"] = clusters[number]
         import jhetcc
 
-        super().__init__(rank, ranks)
         self.versions = {"jhetcc": jhetcc.__version__, "numpy": np.__version__}
         self._comm = jhetcc.init(coordinator, process_id=self.rank, num_processes=ranks, devices=1)
 

@@ -32,7 +32,7 @@ def version_fit(version: str) -> str | None:
 if why := version_fit(jax.__version__):  # before the private names below, which another version may not have
     raise UnavailableError(why, code="jax_version", scope="process")
 
-from jax._src import ad_util, config, core, effects  # noqa: E402
+from jax._src import ad_util, config, core, distributed, effects  # noqa: E402
 from jax._src.interpreters import mlir as mlir_internal  # noqa: E402
 from jax._src.interpreters import partial_eval  # noqa: E402
 from jax._src.lax import parallel  # noqa: E402
@@ -125,6 +125,13 @@ def gather_invariant(x: Any, axes: tuple[Hashable, ...]) -> Any:
 def bound_axes() -> dict[Hashable, int]:
     """Sizes of the axis names bound here by ``shard_map`` or ``vmap``."""
     return dict(core.get_axis_env().axis_sizes)
+
+
+def runtime_of_processes() -> str | None:
+    """Where the processes that share this one's JAX runtime meet (``jax.distributed``); None where it is alone in its own."""
+    if jax.process_count() == 1:
+        return None
+    return distributed.global_state.coordinator_address or "unknown"
 
 
 # Tracing

@@ -24,51 +24,7 @@ constexpr int kIterationBits = 4;  // window 8, so iterations modulo 16 are told
 constexpr size_t kScratchAlignment = 64;
 constexpr int kReduceSourcesMax = 64;
 
-uint64_t receiveKey(uint32_t peer, uint16_t stream) { return (static_cast<uint64_t>(peer) << 16) | stream; }
-
 }  // namespace
-
-std::shared_ptr<const Program> Program::make(std::shared_ptr<const Schedule> schedule) {
-  auto program = std::make_shared<Program>();
-  for (size_t i = 0; i < schedule->steps.size(); ++i) {
-    const Step& step = schedule->steps[i];
-    if (step.kind == StepKind::kRecv) {
-      program->receive_steps.emplace_back(receiveKey(step.peer, step.stream), static_cast<int32_t>(i));
-    }
-    if (schedule::isNative(step.kind)) program->native_steps.push_back(static_cast<int32_t>(i));
-  }
-  std::sort(program->receive_steps.begin(), program->receive_steps.end());
-  program->schedule = std::move(schedule);
-  return program;
-}
-
-int32_t Program::receiveStep(uint32_t peer, uint16_t stream) const {
-  const std::pair<uint64_t, int32_t> wanted{receiveKey(peer, stream), -1};
-  auto found = std::lower_bound(receive_steps.begin(), receive_steps.end(), wanted);
-  return found != receive_steps.end() && found->first == wanted.first ? found->second : -1;
-}
-
-Parked* ParkedPool::take(const FrameHeader& header, const void* payload) {
-  Parked* parked = free_;
-  if (parked) {
-    free_ = parked->next;
-  } else {
-    all_.push_back(std::make_unique<Parked>());
-    parked = all_.back().get();
-  }
-  parked->header = header;
-  parked->next = nullptr;
-  if (header.type != FrameType::kOffer) {
-    parked->payload.resize(std::max<size_t>(parked->payload.size(), header.length));
-    if (header.length) std::memcpy(parked->payload.data(), payload, header.length);
-  }
-  return parked;
-}
-
-void ParkedPool::put(Parked* parked) {
-  parked->next = free_;
-  free_ = parked;
-}
 
 void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buffers, OperationHost* host,
                       ParkedPool* pool, uint64_t generation) {
@@ -254,58 +210,6 @@ Status Operation::onMessage(const FrameHeader& header, const void* payload) {
   state.parked_last = parked;
   ++state.parked;
   return Status::ok();
-}
-
-/// One order for all ranks: by (iteration + lag, step).
-void Operation::findNextNative() {
-  next_native_ = -1;
-  int64_t first = 0;
-  for (int32_t index : program_->native_steps) {
-    const StepState& state = states_[static_cast<size_t>(index)];
-    if (state.issued == state.total) continue;
-    const int64_t place = state.issued + schedule_->circles[schedule_->steps[static_cast<size_t>(index)].stream].lag;
-    if (next_native_ < 0 || place < first) {
-      next_native_ = index;
-      first = place;
-    }
-  }
-}
-
-bool Operation::issueNative(int32_t index, const Step& step, StepState& state) {
-  const bool has_source = step.sources_end > step.sources_begin;
-  const bool has_target = schedule::writes(step, schedule_->rank);
-  const std::vector<int32_t>& members = circleOf(step);
-  NativeCall call{};
-  call.kind = step.kind;
-  call.type = schedule_->type;
-  call.op = schedule_->op == schedule::ReduceOp::kMean ? schedule::ReduceOp::kSum : schedule_->op;
-  call.members = &members;
-  const auto root = std::find(members.begin(), members.end(), step.peer);
-  call.root = root == members.end() ? -1 : static_cast<int32_t>(root - members.begin());
-  call.bytes = static_cast<size_t>(bytesOf(step, state.issued));
-  if (has_source) {
-    const Operand& operand = schedule_->sources[static_cast<size_t>(step.sources_begin)];
-    call.source = place(operand, state.issued);
-    call.is_source_kept = operand.buffer == Buffer::kScratch;
-  }
-  if (has_target) {
-    call.target = place(step.target, state.issued);
-    call.is_target_kept = step.target.buffer == Buffer::kScratch;
-  }
-  call.program = program_;
-  call.scratch = scratch_store_;
-  call.token = cookieOf(index, state.issued);
-  bytes_moved_ += call.bytes;
-  ++native_open_;
-  ++state.issued;
-  findNextNative();
-  host_->native().start(std::move(call));
-  return true;
-}
-
-void Operation::onNativeDone(uint64_t token) {
-  --native_open_;
-  onFetched(token);
 }
 
 void Operation::runLocal(const Step& step, StepState& state) {

@@ -102,12 +102,6 @@ def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -
             f"{function}; use jax.lax.{function} over {local} and jhetcc.{function} over '{name}' one after the other",
             code="axis_name",
         )
-    if not communicator.local_ranks:
-        raise BadArgumentError(
-            f"{function}: this process is not a member of communicator '{name}' ({communicator.size} ranks); only its "
-            "members may call operations on it",
-            code="not_a_member",
-        )
     mesh = compat.mesh_axes()
     over = tuple(axis for axis in mesh if axis in local)
     if over:
@@ -115,6 +109,12 @@ def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -
         _check_equal_islands(world.island_sizes, axis_name, function)
         if math.prod(mesh.values()) > 1:
             return Axes(local, WORLD, world.size, over, world.island_sizes[0])
+    if not communicator.local_ranks:
+        raise BadArgumentError(
+            f"{function}: this process is not a member of communicator '{name}' ({communicator.size} ranks); only its "
+            "members may call operations on it",
+            code="not_a_member",
+        )
     return Axes(local, name, communicator.size, over)
 
 
@@ -191,10 +191,12 @@ def check_placement(place: compat.Placement, name: str, size: int, operation: st
             "(drop axis_names, or name every axis)",
             code="partly_manual",
         )
-    wrong = place.count != members or (place.devices is not None and set(place.devices) != set(devices))
-    if wrong:
+    # An island of several processes runs one program on the devices of all of them.
+    if place.count == len(communicator.island_devices):
+        members, devices = place.count, communicator.island_devices
+    if place.count != members or (place.devices is not None and set(place.devices) != set(devices)):
         raise BadArgumentError(
-            f"{operation} on '{name}': the mesh of jax.shard_map must hold exactly this process's {members} member "
+            f"{operation} on '{name}': the mesh of jax.shard_map must hold exactly this island's {members} member "
             f"device(s) {list(map(str, devices))}, but holds {place.count}"
             + (f": {list(map(str, place.devices))}" if place.devices is not None else ""),
             code="mesh",
@@ -210,10 +212,10 @@ def _check_columns(place: compat.Placement, communicator: Any, columns: int, ope
             f"{', '.join(map(str, communicator.island_sizes))}: retrace (call jax.clear_caches() and build the function anew)",
             code="retrace",
         )
-    if place.devices is not None and place.devices != communicator.devices:
+    if place.devices is not None and place.devices != communicator.island_devices:
         raise BadArgumentError(
-            f"{operation} over local axes and '{ISLANDS}': the mesh of jax.shard_map must hold the local devices in the order of "
-            f"their ranks {list(map(str, communicator.devices))}, for the k-th of each island meet, but holds "
-            f"{list(map(str, place.devices))}. Build it as numpy.array(comm.devices).reshape(...)",
+            f"{operation} over local axes and '{ISLANDS}': the mesh of jax.shard_map must hold the island's devices in the order of "
+            f"their ranks {list(map(str, communicator.island_devices))}, for the k-th of each island meet, but holds "
+            f"{list(map(str, place.devices))}. Build it as numpy.array(comm.island_devices).reshape(...)",
             code="mesh",
         )

@@ -126,7 +126,9 @@ def agree(b: Builder, clusters: Sequence[ClusterShape]) -> None:
         b.send(head, b.input(), 0, AGREEMENT_STREAM)
         return b.hold_native([b.recv(head, b.output(), 0, AGREEMENT_STREAM)])
     others = [rank for rank in members if rank != head]
-    heard = [b.recv(rank, b.output(), 0, AGREEMENT_STREAM) for rank in others]
+    heard: list[int] = []
+    for rank in others:  # the last one stands for all, or every answer would wait for every rank
+        heard = [b.recv(rank, b.output(), 0, AGREEMENT_STREAM, after=heard)]
     heard = dissemination(b, heads, heard)
     for rank in others:
         b.send(rank, b.input(), 0, AGREEMENT_STREAM, after=heard)

@@ -110,7 +110,8 @@ def combined(rows: np.ndarray, libraries: Sequence[str]) -> Profile:
 @contextlib.contextmanager
 def meeting(world: World) -> Iterator[Communicator]:
     """A communicator of one rank of each process, for what calibration tells and asks."""
-    room = Room(world, "calibration", state.communicator("islands").world_ranks)
+    processes = [world.process_of(rank) for rank in range(state.communicator("world").size)]
+    room = Room(world, "calibration", tuple(processes.index(process) for process in sorted(set(processes))))
     try:
         yield room.comm
     finally:
@@ -132,7 +133,7 @@ def measure(world: World, everybody: Communicator) -> Profile:
     """
     begin = time.monotonic()
     whole = state.communicator("world")
-    pairs = pairs_of(whole.layout.hosts, [world.island_of(rank) for rank in range(whole.size)])
+    pairs = pairs_of(whole.layout.hosts, [world.process_of(rank) for rank in range(whole.size)])
     clusters = [s for s in whole.layout.clusters or () if s.vendor is not None and s.native("sum", "f32")]
     libraries = sorted({s.vendor.name for s in clusters if s.vendor is not None})
     row = np.full(len(_COSTS) + 3 * len(libraries), np.nan)

@@ -32,6 +32,7 @@ class Communicator(RawCalls):
       world_ranks: world rank of each index.
       local_ranks: indexes of this process's ranks, ascending.
       devices: the JAX devices of those ranks, same order; empty where the world was made without JAX.
+      island_devices: those of all its ranks in this process's island, which has several processes under ``jax.distributed``.
       island_sizes: how many of its ranks each island has, islands in the order of their lowest ranks.
       clusters: who of them one vendor's collective library can join, in the order of their lowest ranks; numbered within.
     """
@@ -47,10 +48,12 @@ class Communicator(RawCalls):
         owned = range(world.first_rank, world.first_rank + world.local_count)
         self.local_ranks = tuple(index for index, rank in enumerate(world_ranks) if rank in owned)
         self.devices = tuple(local[world_ranks[index]] for index in self.local_ranks if world_ranks[index] in local)
+        own = {world.island_of(world_ranks[index]) for index in self.local_ranks}
+        self.island_devices = tuple(world.device_of(rank) for rank in world_ranks if world.island_of(rank) in own)
         self.island_sizes = tuple(Counter(world.island_of(rank) for rank in world_ranks).values())
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
         hosts = tuple(world.host_of(rank) for rank in world_ranks)
-        processes = [world.island_of(rank) for rank in world_ranks]
+        processes = [world.process_of(rank) for rank in world_ranks]
         shaped = shapes(self.clusters, world.libraries, processes=processes, trusted=epoch == 0)
         self.layout = Layout(hosts, world.profile, shaped)
 

@@ -18,7 +18,7 @@ from jhetcc.schedule import DTYPES, OPS
 
 if TYPE_CHECKING:
     from jhetcc.config import Options
-    from jhetcc.world.rendezvous import Member
+    from jhetcc.world.members import Member
 
 __all__ = ["capabilities", "find", "from_text", "is_crowded", "load", "to_text"]
 

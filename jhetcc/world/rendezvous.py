@@ -10,17 +10,17 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
 from jhetcc.planner import Capabilities
-from jhetcc.topology import VENDOR_OF_PLATFORM, Identity
 from jhetcc.world import library
 from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
+from jhetcc.world.members import Local, Member, describe
 
-__all__ = ["Member", "Rendezvous", "cluster_fields", "host_identity"]
+__all__ = ["Rendezvous"]
 
 _log = logging.getLogger("jhetcc")
 _COUNTDOWN_SECONDS = 5.0
@@ -28,48 +28,6 @@ _POLL_SECONDS = 0.02
 _CALL_SECONDS = 10.0
 _LIMITS_DIFFER_SECONDS = 1.0
 _GO_ON_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Member:
-    """One process of the job, as all others see it."""
-
-    process_id: int
-    incarnation: int
-    host: str
-    host_key: str
-    pid: int
-    ranks: int
-    platform: str
-    vendor: str
-    library: str
-    version: str
-    cluster: str
-    unix_address: str
-    tcp_address: str
-    agreed: str
-
-    @property
-    def place(self) -> str:
-        return f"{self.host}:{self.pid}"
-
-    @property
-    def identity(self) -> Identity:
-        """What decides to which cluster its ranks belong."""
-        return Identity(self.vendor, self.library, self.version, self.cluster)
-
-
-def host_identity() -> str:
-    """Equal in two processes exactly if they share a running kernel and a network namespace."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
-
-
-def cluster_fields(platform: str, options: config.Options) -> dict[str, str]:
-    """What a member says of its cluster; the version of its library follows when all are here."""
-    vendor = VENDOR_OF_PLATFORM.get(platform, platform)
-    return {"vendor": vendor, "library": options.library, "version": "", "cluster": options.cluster or ""}
 
 
 class _EarlierWorldError(BadArgumentError):
@@ -117,8 +75,11 @@ class Rendezvous:
                     raise
                 time.sleep(_POLL_SECONDS)
 
-    def gather(self, ranks: int, platform: str) -> list[Member]:
+    def gather(self, own: Local) -> list[Member]:
         """Waits until every process has said who it is.
+
+        Args:
+          own: what this process brings.
 
         Returns:
           The members in order of their process numbers.
@@ -135,7 +96,7 @@ class Rendezvous:
         next_word = time.monotonic() + _COUNTDOWN_SECONDS
         while True:
             try:
-                return self._gather_once(ranks, platform)
+                return self._gather_once(own)
             except _EarlierWorldError as error:
                 if self._left() <= 0:
                     raise
@@ -154,7 +115,7 @@ class Rendezvous:
                 _log.debug("asking the coordinator again: %s", error)
                 time.sleep(_POLL_SECONDS)
 
-    def _gather_once(self, ranks: int, platform: str) -> list[Member]:
+    def _gather_once(self, own: Local) -> list[Member]:
         launch = self.launch
         try:
             self._client = _core.StoreClient(self._coordinator, self._secret, self._identity, self._left())
@@ -165,10 +126,10 @@ class Rendezvous:
                 code="init_timeout",
                 scope="process",
             ) from None
-        me = self._me = self._me or self._describe(ranks, platform)
+        me = self._me = self._me or self._describe(own)
         taken = self._client.set_if_absent(f"process/{launch.process_id}", json.dumps(asdict(me)), _CALL_SECONDS)
         if taken is not None:
-            other = Member(**json.loads(taken))
+            other = Member.read(taken)
             is_own = (other.host_key, other.pid) == (me.host_key, me.pid)
             raise (_EarlierWorldError if is_own or self._is_over() else BadArgumentError)(
                 f"process number {launch.process_id} is taken by {other.place} in the job at {launch.coordinator}: two processes were "
@@ -177,7 +138,7 @@ class Rendezvous:
                 scope="process",
             )
         self._wait_for("process", "never connected")
-        members = [Member(**json.loads(self._get(f"process/{k}"))) for k in range(launch.num_processes)]
+        members = [Member.read(self._get(f"process/{k}")) for k in range(launch.num_processes)]
         self._check(me, members)
         return members
 
@@ -219,7 +180,7 @@ class Rendezvous:
             return True
         return len(self._client.list("ready/", _CALL_SECONDS)) == self.launch.num_processes
 
-    def _describe(self, ranks: int, platform: str) -> Member:
+    def _describe(self, own: Local) -> Member:
         launch, options = self.launch, self.options
         towards = str(launch.coordinator)
         local = split_address(self._client.local_address)[0]
@@ -228,18 +189,13 @@ class Rendezvous:
         tcp = _core.Acceptor(f"{host_text}:0", self._secret, self._identity)
         unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
         self.acceptors = [tcp, unix]
-        return Member(
+        return describe(
+            own,
+            options,
             process_id=launch.process_id,
             incarnation=self.incarnation,
-            host=socket.gethostname(),
-            host_key=host_identity(),
-            pid=os.getpid(),
-            ranks=ranks,
-            platform=platform,
-            **cluster_fields(platform, options),
             unix_address=unix.address,
             tcp_address=tcp.address,
-            agreed=options.agreed(),
         )
 
     def _get(self, key: str) -> str:

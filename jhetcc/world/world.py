@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jhetcc import _core, config
@@ -22,9 +23,11 @@ from jhetcc.world import calibration, flight, interrupt, library, state
 from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
+from jhetcc.world.islands import islands_of
 from jhetcc.world.logs import LogPump
+from jhetcc.world.members import Local, Member, describe, host_identity
 from jhetcc.world.planning import Planner
-from jhetcc.world.rendezvous import Member, Rendezvous, cluster_fields, host_identity
+from jhetcc.world.rendezvous import Rendezvous
 
 __all__ = ["World", "init"]
 
@@ -37,11 +40,12 @@ _PLATFORMS_TO_COME = {"cuda", "gpu", "rocm"}
 class World:
     """Everything between ``init()`` and ``close()``. One at a time."""
 
-    def __init__(self, options: config.Options, launch: Launch, devices: tuple[Any, ...], local_count: int):
+    def __init__(self, options: config.Options, launch: Launch, devices: tuple[Any, ...], own: Local):
         self.options = options
         self.launch = launch
         self.devices = devices
-        self.local_count = local_count
+        self.own = own
+        self.local_count = own.ranks
         self.first_rank = 0
         self.members: list[Member] = []
         self.process: Any = None
@@ -50,6 +54,7 @@ class World:
         self.libraries: list[Capabilities] = []
         self.rendezvous: Rendezvous | None = None
         self._islands: tuple[int, ...] = ()
+        self._processes: tuple[int, ...] = ()
         self._hosts: tuple[int, ...] = ()
         self._places: tuple[str, ...] = ()
         self._identities: tuple[Identity, ...] = ()
@@ -58,21 +63,23 @@ class World:
         self._logs: LogPump | None = None
 
     # -- birth
-    def start(self, secret: bytes | None, timeout: float, platform: str) -> None:
+    def start(self, secret: bytes | None, timeout: float) -> None:
         """Meets the other processes and makes ``"world"`` and ``"islands"``."""
         if self.launch.num_processes > 1:
             self.rendezvous = Rendezvous(self.options, self.launch, secret, timeout)
         try:
-            self._meet(platform)
+            self._meet()
         except BaseException as why:
             if self.rendezvous is not None:
                 self.rendezvous.fail(why)
             self._end(0.0)
             raise
 
-    def _meet(self, platform: str) -> None:
+    def _meet(self) -> None:
         meeting = self.rendezvous
-        self.members = meeting.gather(self.local_count, platform) if meeting else [self._lone_member(platform)]
+        self.members = (
+            meeting.gather(self.own) if meeting else [replace(describe(self.own, self.options), library="none")]
+        )
         own_library = None
         if meeting:
             self.members, self.libraries, own_library = meeting.load_libraries(self.members)
@@ -82,7 +89,9 @@ class World:
             rank_process += [member.process_id] * member.ranks
         self.first_rank = first[self.launch.process_id]
         keys = list(dict.fromkeys(member.host_key for member in self.members))
-        self._islands = tuple(rank_process)
+        self._processes = tuple(rank_process)
+        island_of_process = islands_of(self.members)
+        self._islands = tuple(island_of_process[p] for p in rank_process)
         self._hosts = tuple(keys.index(self.members[p].host_key) for p in rank_process)
         self._places = tuple(self.members[p].place for p in rank_process)
         self._identities = tuple(self.members[p].identity for p in rank_process)
@@ -108,27 +117,10 @@ class World:
         self.is_open = True
         state.set_current(self)
         self.create("world", tuple(range(len(rank_process))), 0)
-        self.create("islands", tuple(first), 0)
+        self.create("islands", tuple(self._islands.index(island) for island in sorted(set(self._islands))), 0)
         if meeting:
             meeting.finish()
         calibration.adopt(self, calibration.settle(self))
-
-    def _lone_member(self, platform: str) -> Member:
-        import socket
-
-        return Member(
-            process_id=0,
-            incarnation=0,
-            host=socket.gethostname(),
-            host_key=host_identity(),
-            pid=os.getpid(),
-            ranks=self.local_count,
-            platform=platform,
-            **cluster_fields(platform, self.options) | {"library": "none"},  # there is nobody to join
-            unix_address="",
-            tcp_address="",
-            agreed=self.options.agreed(),
-        )
 
     def _core_options(self) -> dict[str, float]:
         options = self.options
@@ -168,9 +160,9 @@ class World:
         _forget_traces()
         if old.name == "world":  # islands shrink with the world: each goes on with its first surviving rank
             self.process.destroy_communicator("islands")
-            first: dict[str, int] = {}
+            first: dict[int, int] = {}
             for rank in world_ranks:
-                first.setdefault(self._places[rank], rank)
+                first.setdefault(self._islands[rank], rank)
             self.create("islands", tuple(first.values()), epoch)
         return self.create(old.name, world_ranks, epoch)
 
@@ -183,6 +175,19 @@ class World:
 
     def island_of(self, rank: int) -> int:
         return self._islands[rank]
+
+    def process_of(self, rank: int) -> int:
+        return self._processes[rank]
+
+    def device_of(self, rank: int) -> Any:
+        """The JAX device of a rank of this process's island; None elsewhere, or without JAX."""
+        member = self.members[self._processes[rank]]
+        if not member.device_ids or self._islands[rank] != self._islands[self.first_rank]:
+            return None
+        if member.process_id == self.launch.process_id:
+            return self.devices[rank - self.first_rank]
+        place = rank - self._processes.index(member.process_id)
+        return _devices_by_id()[member.device_ids[place]]
 
     def host_of(self, rank: int) -> int:
         return self._hosts[rank]
@@ -249,6 +254,12 @@ def _forget_traces() -> None:
         sys.modules["jax"].clear_caches()
 
 
+def _devices_by_id() -> dict[int, Any]:
+    import jax
+
+    return {device.id: device for device in jax.devices("cpu")}
+
+
 def _ordinal(device: Any) -> int:
     return device.id if device.platform == "cpu" else device.local_hardware_id
 
@@ -280,6 +291,17 @@ def _local_devices(devices: Any) -> tuple[tuple[Any, ...], int, str]:
             scope="process",
         )
     return found, len(found), platforms[0]
+
+
+def _local(devices: tuple[Any, ...], count: int, platform: str) -> Local:
+    if not devices:
+        return Local(count, platform)
+    import jax
+
+    from jhetcc import compat
+
+    ids = tuple(device.id for device in devices)
+    return Local(count, platform, ids, compat.runtime_of_processes(), jax.process_index())
 
 
 def init(
@@ -345,9 +367,9 @@ def init(
         if _had_world:
             _forget_traces()
         _had_world = True
-        world = World(options, launch, found, count)
+        world = World(options, launch, found, _local(found, count, platform))
         begin = time.monotonic()
-        world.start(key, options.init_timeout, platform)
+        world.start(key, options.init_timeout)
         if found:
             from jhetcc import registration
 

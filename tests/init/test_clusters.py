@@ -2,6 +2,7 @@
 """The clusters of a communicator: labels, numbering within, and labels that join what cannot be joined."""
 
 import os
+import types
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from process_worker import here
 
 import jhetcc
 from jhetcc.topology import Cluster
-from jhetcc.world import rendezvous, world
+from jhetcc.world import library, rendezvous, world
 
 
 def case_labelled(labels):
@@ -28,13 +29,14 @@ def case_labelled(labels):
 def case_other_library(versions):
     """One label for all, but processes whose vendor's library differs."""
     me = here()["process_id"]
-    kept, planner = rendezvous.cluster_fields, world.Planner
+    kept, planner, opening = library.load, world.Planner, rendezvous.Rendezvous.open_library
 
-    def fields(platform, options):
-        return kept(platform, options) | {"library": "oneccl", "version": versions[me]}
+    def load(options, *_):
+        can = {"uniform": False, "refuses": [], "one_rank_a_process": True, "abortable": False}
+        return types.SimpleNamespace(name=options.library, version=versions[me], **can)
 
-    os.environ["JHETCC_CLUSTER"] = "left"
-    rendezvous.cluster_fields = world.cluster_fields = fields
+    os.environ["JHETCC_CLUSTER"], os.environ["JHETCC_LIBRARY"] = "left", "oneccl"
+    library.load, rendezvous.Rendezvous.open_library = load, lambda *_: None
     if len(set(versions)) > 1:
         world.Planner = None  # a refusal comes before anything is made
     try:
@@ -42,8 +44,8 @@ def case_other_library(versions):
         comm.close()
         return comm.clusters
     finally:
-        rendezvous.cluster_fields = world.cluster_fields = kept
-        world.Planner = planner
+        library.load, world.Planner, rendezvous.Rendezvous.open_library = kept, planner, opening
+        del os.environ["JHETCC_CLUSTER"], os.environ["JHETCC_LIBRARY"]
 
 
 def cpus(name, *ranks):

@@ -34,7 +34,7 @@ class FakeCommunicator:
     def __init__(self, name: str, size: int, devices: tuple, local_ranks: tuple[int, ...], islands: tuple[int, ...]):
         self.name = name
         self.size = size
-        self.devices = devices
+        self.devices = self.island_devices = devices
         self.local_ranks = local_ranks
         self.island_sizes = islands
         self.epoch = 0

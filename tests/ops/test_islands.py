@@ -234,7 +234,7 @@ def test_refusals(world):
     refused(lambda x: jh.psum(x, ("d", "world")), x, match="mixes local mesh axes with 'world'", mesh=mesh)
     refused(lambda x: jh.all_gather(x, ISLANDS), x, match="taken by reductions to all", mesh=mesh)
     refused(lambda x: jh.psum(x, "islands"), x, match="one device", mesh=mesh)
-    refused(lambda x: jh.psum(x, ISLANDS), iota(3)[:3], match="exactly this process's 2 member", mesh=over(3))
+    refused(lambda x: jh.psum(x, ISLANDS), iota(3)[:3], match="exactly this island's 2 member", mesh=over(3))
     inner = jax.vmap(lambda y: jh.psum_invariant(y, ("v", *ISLANDS)), axis_name="v")
     refused(inner, x, match="axes of vmap", mesh=mesh)
     traced = jax.jit(

@@ -328,6 +328,8 @@ def test_a_thousand_ranks_cost_each_of_them_its_own_rows():
         if why_unfit(name, operation, layout) is None:
             rows = [plan(operation, layout, algorithm=name).expand(rank).steps for rank in (0, 1, 511, 1023)]
             assert max(rows) < 20_000 and min(rows) < 100
+            head = plan(operation, layout, algorithm=name).expand(halves[0].borders[0])
+            assert len(head.dependency_step) < 10 * head.steps
     s = plan(Operation("psum_scatter", "f32", (1024, 1 << 12)), layout, algorithm="hierarchical").expand(1000)
     assert s.steps < 3 * 1024
 

@@ -16,7 +16,7 @@ import jhetcc
 from jhetcc.errors import BadArgumentError
 from jhetcc.planner import Library, Link, Profile
 from jhetcc.schedule import SEND, Builder, Operation, Plan, check_marked_graph, prove
-from jhetcc.world import calibration, measuring, rendezvous, state, world
+from jhetcc.world import calibration, measuring, members, rendezvous, state, world
 
 NAN = float("nan")
 
@@ -90,8 +90,8 @@ def test_schedules_of_measurements_do_what_they_are_named_for():
 def case_measured(hosts, cache):
     """Joins with measured costs; returns them, what the communicators plan with, and whether anything was measured."""
     me = here()["process_id"]
-    kept, measure, ran = (rendezvous.host_identity, rendezvous.refuse_loopback), calibration.measure, []
-    rendezvous.host_identity = world.host_identity = lambda: f"host {hosts[me]}"
+    kept, measure, ran = (members.host_identity, rendezvous.refuse_loopback), calibration.measure, []
+    members.host_identity = world.host_identity = lambda: f"host {hosts[me]}"
     rendezvous.refuse_loopback = lambda *arguments: None  # the imagined hosts do reach each other by it
     calibration.measure = lambda *arguments: ran.append(1) or measure(*arguments)
     os.environ.update(JHETCC_PROFILE="auto", JHETCC_CACHE_DIR=str(cache))
@@ -108,7 +108,7 @@ def case_measured(hosts, cache):
         comm.close()
         return profile, len(ran)
     finally:
-        rendezvous.host_identity, rendezvous.refuse_loopback = kept
+        members.host_identity, rendezvous.refuse_loopback = kept
         world.host_identity = kept[0]
         calibration.measure = measure
         del os.environ["JHETCC_PROFILE"], os.environ["JHETCC_CACHE_DIR"]

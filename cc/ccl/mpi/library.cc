@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads an MPI by the standard ABI, and makes its world and communicators without mpirun.
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 
@@ -14,7 +15,7 @@ namespace {
 
 const std::string kHint =
     "jhetcc uses MPI by its standard ABI (MPICH 5, Intel MPI 2021.18, or later): `make libraries` fetches MPICH";
-constexpr int64_t kJoinNs = 60'000 * kNsPerMs;
+constexpr int64_t kJoinNs = 600'000 * kNsPerMs;  ///< the caller gives up earlier, by leave()
 
 /// Read when the library is loaded or begins.
 void applySettings(const std::string& file) {
@@ -71,7 +72,7 @@ class MpiLibrary final : public Library {
                         ": the first one holds all processes, and later ones name their ranks in it");
     }
     if (is_first) {
-      const net::Deadline deadline = net::Deadline::after(clock_, kJoinNs);
+      const net::Deadline deadline = net::Deadline::after(clock_, kJoinNs, [this] { return is_left_.load(); });
       JHETCC_RETURN_IF_ERROR(world.enter(abi_, group.token, group.rank, group.size, secret_, deadline));
     }
     const int tag = static_cast<int>(hashText(group.token) % (kTagMax + 1));
@@ -81,6 +82,7 @@ class MpiLibrary final : public Library {
   }
 
   void leave() override {
+    is_left_.store(true);
     World::ofProcess().markLost();
     armExit();
   }
@@ -91,6 +93,7 @@ class MpiLibrary final : public Library {
   const std::string interface_;
   const net::Secret secret_;
   SystemClock clock_;
+  std::atomic<bool> is_left_{false};
   std::mutex mutex_;  ///< guards what follows
   int64_t tokens_ = 0;
   std::vector<std::unique_ptr<PmiServer>> servers_;

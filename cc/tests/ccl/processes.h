@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -65,15 +67,15 @@ class Process {
 /// The members of one job, and the store by which they find each other.
 class Job {
  public:
-  /// `libraries`: "oneccl=/folder".
-  Job(int size, const std::string& scenario, const std::vector<std::string>& libraries) {
+  /// `libraries`: "oneccl=/folder". `started`: only so many of the members.
+  Job(int size, const std::string& scenario, const std::vector<std::string>& libraries, int started = INT_MAX) {
     control::StoreServerConfig config;
     config.address = net::Address::fromHost("127.0.0.1", 0).value();
     config.mine.job = "conformance";
     auto server = control::StoreServer::create(std::move(config));
     REQUIRE_MESSAGE(server.isOk(), server.status().message());
     server_ = std::move(server).value();
-    for (int rank = 0; rank < size; ++rank) {
+    for (int rank = 0; rank < std::min(size, started); ++rank) {
       std::vector<std::string> command = {JHETCC_TEST_MEMBER, server_->address().text(), std::to_string(rank),
                                           std::to_string(size), scenario};
       command.insert(command.end(), libraries.begin(), libraries.end());
@@ -82,13 +84,11 @@ class Job {
   }
 
   /// Sets a key that the members wait for.
-  void tell(const std::string& key) {
-    net::Identity mine;
-    mine.job = "conformance";
-    const auto deadline = net::Deadline::after(kClock, 10'000 * kNsPerMs);
-    auto client = control::StoreClient::connect(server_->address(), net::Secret::none(), mine, deadline);
-    REQUIRE_MESSAGE(client.isOk(), client.status().message());
-    REQUIRE(client.value()->set(key, "", deadline).isOk());
+  void tell(const std::string& key) { REQUIRE(client()->set(key, "", soon()).isOk()); }
+  /// What a member set.
+  std::string told(const std::string& key) {
+    const auto value = client()->tryGet(key, soon());
+    return value.isOk() ? value.value().value_or("nothing") : value.status().message();
   }
 
   /// Names in /dev/shm that a process of this job left; they are removed.
@@ -107,6 +107,15 @@ class Job {
   std::vector<Process> members;
 
  private:
+  static net::Deadline soon() { return net::Deadline::after(kClock, 10'000 * kNsPerMs); }
+  std::unique_ptr<control::StoreClient> client() {
+    net::Identity mine;
+    mine.job = "conformance";
+    auto client = control::StoreClient::connect(server_->address(), net::Secret::none(), mine, soon());
+    REQUIRE_MESSAGE(client.isOk(), client.status().message());
+    return std::move(client).value();
+  }
+
   std::unique_ptr<control::StoreServer> server_;
 };
 

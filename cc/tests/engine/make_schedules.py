@@ -41,7 +41,12 @@ CLUSTERED = (
     "psum(u64[9])", "pmax(u64[1])", "pmean(f64[33])", "psum(u64[0])", "reduce(u64[7], op=max, root={last})",
     "psum_scatter(u64[{n},2])", "all_gather(b8[5])", "broadcast(u64[5], root=1)", "all_to_all(u64[{n},3])", "barrier()",
 )  # fmt: skip
-CLUSTERED_CHUNKED = (("psum(u64[500])", 64), ("psum(u64[5001])", 8000), ("all_gather(u64[70])", 24), ("psum_scatter(u64[{n},90])", 80))
+CLUSTERED_CHUNKED = (
+    ("psum(u64[500])", 64),
+    ("psum(u64[5001])", 8000),
+    ("all_gather(u64[70])", 24),
+    ("psum_scatter(u64[{n},90])", 80),
+)
 
 
 def text_of(pattern: str, n: int) -> str:

@@ -41,12 +41,29 @@ Result<std::unique_ptr<Communicator>> Member::create(Library& library, const std
 
 namespace {
 
+/// The types that a reduction has, as docs/libraries.md lists them.
+std::string typesOf(const Capabilities& capabilities, schedule::ReduceOp op) {
+  static const char* const kNames[] = {"",    "bool", "i8",  "i16",  "i32", "i64", "u8",  "u16",
+                                       "u32", "u64",  "f16", "bf16", "f32", "f64", "c64", "c128"};
+  std::string text;
+  for (int type = 1; type < 16; ++type) {
+    if (capabilities.reduces(op, static_cast<schedule::DataType>(type)))
+      text += std::string(text.empty() ? "" : " ") + kNames[type];
+  }
+  return text;
+}
+
 /// All operations of the first communicator, of a part and of all in another order.
 int everything(Member& member) {
   const std::shared_ptr<Library> library = must(load(member.libraries.at(0)), "load");
   const Capabilities& capabilities = library->capabilities();
   if (member.rank == 0) {
     std::fprintf(stderr, "ccl_member: %s %s\n", capabilities.name.c_str(), capabilities.version.c_str());
+    using schedule::ReduceOp;
+    for (const auto& [key, op] : {std::pair("sum", ReduceOp::kSum), std::pair("prod", ReduceOp::kProd),
+                                  std::pair("max", ReduceOp::kMax), std::pair("min", ReduceOp::kMin)}) {
+      require(member.store->set(key, typesOf(capabilities, op), inSeconds(20)), "the table");
+    }
   }
   const auto world = must(member.create(*library, "world"), "world");
   checkEverything(*world, capabilities, member.rank, member.size);
@@ -130,6 +147,31 @@ int killed(Member& member) {
   return 7;
 }
 
+/// The other members never come. create() is given up, and the process ends with its own code.
+int alone(Member& member) {
+  const std::shared_ptr<Library> library = must(load(member.libraries.at(0)), "load");
+  std::mutex mutex;
+  std::condition_variable changed;
+  Status status;
+  bool is_over = false;
+  std::thread([&, library] {
+    const auto created = member.create(*library, "world");
+    std::lock_guard lock(mutex);
+    status = created.status();
+    is_over = true;
+    changed.notify_all();
+  }).detach();
+  require(member.store->get("world", inSeconds(20)).status(), "the token");
+  std::unique_lock lock(mutex);
+  require(!changed.wait_for(lock, std::chrono::milliseconds(300), [&] { return is_over; }), "create() without members");
+  library->leave();
+  if (member.libraries[0].name == "mpi") {  // ours until all are there
+    require(changed.wait_for(lock, std::chrono::seconds(10), [&] { return is_over; }), "create() after leave()");
+    require(status.kind() == Kind::kAborted, "create() after leave(): " + status.message());
+  }
+  return 7;
+}
+
 int run(int count, char** arguments) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   require(count > 5, "usage: ccl_member STORE RANK SIZE SCENARIO NAME=PATH...");
@@ -151,7 +193,7 @@ int run(int count, char** arguments) {
                                                     net::Secret::none(), mine, inSeconds(20)),
                       "the store");
   const std::map<std::string, std::function<int(Member&)>> scenarios = {
-      {"everything", everything}, {"side_by_side", sideBySide}, {"again", again}, {"killed", killed}};
+      {"everything", everything}, {"side_by_side", sideBySide}, {"again", again}, {"killed", killed}, {"alone", alone}};
   const auto found = scenarios.find(arguments[4]);
   require(found != scenarios.end(), std::string("no scenario ") + arguments[4]);
   return found->second(member);
