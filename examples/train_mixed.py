@@ -178,7 +178,7 @@ def how_it_ran(comm, operation) -> None:
     fastest, least = rated[0].lstrip("* ").split()[:2]
     print(f"{operation} ran by {name}, predicted to take {microseconds} us", flush=True)
     if name != fastest and "JHETCC_ALGORITHM" in os.environ:
-        among = f"{comm.size} ranks on {len(set(comm.layout.hosts))} host(s)"
+        among = told[0].rpartition("' (")[2].removesuffix(")")  # ranks and hosts
         print(f"  as JHETCC_ALGORITHM asks; else by {fastest}, {least} us, for {among}", flush=True)
     for line in told:
         if line.startswith("  stage: "):

@@ -28,7 +28,7 @@ def survey(communicator: Communicator, world: World) -> Topology:
         born.setdefault(world.host_of(rank), []).append(rank)
     texts = [""] * len(born)
     for rank in everybody:
-        texts[world.host_of(rank)] = world.members[world.island_of(rank)].host
+        texts[world.host_of(rank)] = world.members[world.process_of(rank)].host
     names = unique_names(texts)
 
     ranks = communicator.world_ranks

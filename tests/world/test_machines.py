@@ -15,10 +15,11 @@ from jhetcc.world import machines
 
 
 def pretend(comm, hosts):
-    """As if the processes were on these hosts: "name/number"."""
+    """As if the processes were on these hosts, "name/number", and one island."""
     found = comm._world
     keys = list(dict.fromkeys(hosts))
-    found._hosts = tuple(keys.index(hosts[process]) for process in found._islands)
+    found._hosts = tuple(keys.index(hosts[process]) for process in found._processes)
+    found._islands = (0,) * len(found._processes)
     names = [host.partition("/")[0] for host in hosts]
     found.members = [dataclasses.replace(each, host=name) for each, name in zip(found.members, names, strict=True)]
 
