@@ -53,6 +53,9 @@ struct Engine::Active final : OperationHost, NativeSink {
     return rail;
   }
   NativePort& native() override { return *communicator->spec.native; }
+  void noteStep(trace::EventKind kind, int32_t step, int64_t iteration, int64_t bytes) override {
+    engine->noteStep(kind, step, iteration, bytes);
+  }
   void onNativeDone(uint64_t token, const Status& status) override { engine->onNativeDone(token, status); }
   void fillHeader(transport::FrameHeader& header) override {
     header.communicator = communicator->spec.id;

@@ -179,20 +179,6 @@ void Engine::beginActive() {
   adoptParked();
 }
 
-int64_t Engine::note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
-                     uint64_t argument) {
-  trace::Record record;
-  record.time_ns = clock_.nowNs();
-  record.communicator = communicator.spec.id;
-  record.sequence = sequence;
-  record.bytes = bytes;
-  record.argument = argument;
-  record.peer = world_rank_;
-  record.kind = kind;
-  trace_.recorder->write(record);
-  return record.time_ns;
-}
-
 bool Engine::matchesActive(const Communicator& communicator, const FrameHeader& header) const {
   if (!active_ || active_->communicator != &communicator || !active_->begun || active_->withdrawn) return false;
   const Command& command = active_->command();

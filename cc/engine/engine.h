@@ -121,6 +121,7 @@ class Engine {
   /// Returns the time that it noted.
   int64_t note(trace::EventKind kind, const Communicator& communicator, uint64_t sequence, uint64_t bytes,
                uint64_t argument);
+  void noteStep(trace::EventKind kind, int32_t step, int64_t iteration, int64_t bytes);
   void activateNext();
   void beginActive();
   bool advanceActive();

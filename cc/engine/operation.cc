@@ -48,6 +48,7 @@ void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buf
     states_[i].total = schedule::iterations(schedule_->steps[i].length, schedule_->chunk_bytes);
     unfinished_.push_back(static_cast<int32_t>(i));
   }
+  is_traced_ = std::any_of(states_.begin(), states_.end(), [](const StepState& state) { return state.total > 1; });
   findNextNative();
 }
 
@@ -127,6 +128,7 @@ bool Operation::issue(int32_t index) {
     default:
       break;
   }
+  begun(index, state.issued);
   runLocal(step, state);
   complete(index, state.issued++);
   return true;
@@ -148,6 +150,7 @@ bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
     header.cookie = cookieOf(index, state.issued);
   }
   if (!rail->trySend(header, source)) return false;
+  begun(index, state.issued);
   bytes_moved_ += header.length;
   if (is_inline) {
     work_left_ -= static_cast<int64_t>(header.length);
@@ -173,6 +176,7 @@ bool Operation::deliver(int32_t index, const FrameHeader& header, const void* pa
   const Step& step = schedule_->steps[index];
   char* target = place(step.target, state.issued);
   const int64_t iteration = state.issued++;
+  begun(index, iteration);
   work_left_ -= static_cast<int64_t>(header.length);
   bytes_moved_ += header.length;
   if (header.type == FrameType::kData) {
@@ -239,7 +243,15 @@ void Operation::runLocal(const Step& step, StepState& state) {
   reduce({target, sources, count, static_cast<size_t>(bytes), schedule_->type, schedule_->op, divisor});
 }
 
+void Operation::begun(int32_t index, int64_t iteration) {
+  if (!is_traced_) return;
+  host_->noteStep(trace::EventKind::kStepStarted, index, iteration, bytesOf(schedule_->steps[index], iteration));
+}
+
 void Operation::complete(int32_t index, int64_t iteration) {
+  if (is_traced_) {
+    host_->noteStep(trace::EventKind::kStepFinished, index, iteration, bytesOf(schedule_->steps[index], iteration));
+  }
   StepState& state = states_[index];
   state.done_mask |= 1u << static_cast<unsigned>(iteration - state.completed);
   while (state.done_mask & 1u) {

@@ -12,6 +12,7 @@
 #include "engine/native.h"
 #include "rail/rail.h"
 #include "schedule/schedule.h"
+#include "trace/recorder.h"
 #include "transport/transport.h"
 
 namespace jhetcc::engine {
@@ -62,6 +63,8 @@ class OperationHost {
   virtual rail::Rail* railTo(int32_t member) = 0;
   virtual void fillHeader(transport::FrameHeader& header) = 0;
   virtual NativePort& native() = 0;
+  /// An iteration of a step began or ended; asked for operations in several chunks only.
+  virtual void noteStep(trace::EventKind kind, int32_t step, int64_t iteration, int64_t bytes) = 0;
 };
 
 class Operation {
@@ -112,6 +115,7 @@ class Operation {
   }
   void runLocal(const schedule::Step& step, StepState& state);
   bool deliver(int32_t index, const transport::FrameHeader& header, const void* payload);
+  void begun(int32_t index, int64_t iteration);
   void complete(int32_t index, int64_t iteration);
   int64_t bytesOf(const schedule::Step& step, int64_t iteration) const;
   char* place(const schedule::Operand& operand, int64_t iteration);
@@ -129,6 +133,7 @@ class Operation {
   std::vector<int32_t> unfinished_;
   std::shared_ptr<std::vector<char>> scratch_store_;  ///< native calls under way keep it, too
   char* scratch_ = nullptr;
+  bool is_traced_ = false;    ///< in chunks: what overlaps what is worth a record
   int32_t next_native_ = -1;  ///< the step whose next iteration is the rank's next native call; -1: none is left
   int64_t native_open_ = 0;   ///< native calls begun and not ended
 };

@@ -50,6 +50,7 @@ bool Operation::issueNative(int32_t index, const Step& step, StepState& state) {
   call.scratch = scratch_store_;
   call.token = cookieOf(index, state.issued);
   bytes_moved_ += call.bytes;
+  begun(index, state.issued);
   ++native_open_;
   ++state.issued;
   findNextNative();

@@ -148,6 +148,9 @@ nb::list records(Process& process) {
     row["sequence"] = record.sequence;
     row["bytes"] = record.bytes;
     row["argument"] = record.argument;
+    row["step"] = record.step;
+    row["index"] = record.index;
+    row["stream"] = record.stream;
     rows.append(row);
   }
   return rows;

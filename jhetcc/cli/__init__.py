@@ -20,6 +20,7 @@ _COMMANDS = {
     "doctor": "check what this machine offers and lacks",
     "topo": "show hosts, devices, NICs and clusters",
     "plan": "print the schedule of an operation",
+    "trace": "join recordings of processes into one timeline",
     "profile": "measure what plans are chosen by, as a program of a job",
 }
 

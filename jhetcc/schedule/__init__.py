@@ -19,6 +19,7 @@ from .program import ScheduleError as ScheduleError
 from .value import COPY as COPY
 from .value import FILL as FILL
 from .value import INPUT as INPUT
+from .value import KIND_NAMES as KIND_NAMES
 from .value import NATIVE_ALL_REDUCE as NATIVE_ALL_REDUCE
 from .value import NATIVE_BROADCAST as NATIVE_BROADCAST
 from .value import NATIVE_REDUCE as NATIVE_REDUCE

@@ -13,7 +13,7 @@ from jhetcc.errors import AbortedError, BadArgumentError, Error
 from jhetcc.planner import Layout, explain, shapes
 from jhetcc.schedule import Operation
 from jhetcc.topology import Cluster, Topology, form_clusters
-from jhetcc.world import machines
+from jhetcc.world import flight, machines
 from jhetcc.world.raw import RawCalls
 
 if TYPE_CHECKING:
@@ -229,6 +229,32 @@ class Communicator(RawCalls):
             "ranks": self._world.process.status(),
             "counters": dict(self._world.process.counters()),
         }
+
+    def record(self, directory: str) -> str:
+        """Writes what this process's flight recorder holds: the last few thousand events, of all its communicators.
+
+        ``jhetcc trace FILE...`` makes one timeline of the files of several processes: operations, and the steps of those in chunks.
+
+        Args:
+          directory: made where it is missing.
+
+        Returns:
+          The file: JSON with reason, clock, ranks (as in ``status()``), counters and events.
+
+        Raises:
+          OSError: it cannot be written.
+
+        Example:
+          >>> import jhetcc, numpy as np, tempfile
+          >>> comm = jhetcc.init(num_processes=1, devices=1)
+          >>> _ = comm.all_reduce(np.ones(1000))
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     comm.record(folder).endswith(".json")
+          True
+          >>> comm.close()
+        """
+        self._world.require_open()
+        return flight.dump(self._world.process, directory, "asked for", self._world.first_rank)
 
     def explain(self, operation: str) -> str:
         """Why an operation runs as it does: candidates with predicted times, the choice, its stages, border ranks and
