@@ -29,7 +29,7 @@ class Block {
            std::all_of(memory_.begin() + static_cast<ptrdiff_t>(begin_ + bytes_), memory_.end(), is_guard);
   }
   bool holds(const std::vector<uint8_t>& wanted) {
-    return wanted.size() == bytes_ && std::memcmp(data(), wanted.data(), bytes_) == 0 && isWhole();
+    return wanted.size() == bytes_ && std::equal(wanted.begin(), wanted.end(), data()) && isWhole();
   }
   bool isUntouched() {
     return std::all_of(memory_.begin(), memory_.end(), [](uint8_t byte) { return byte == kGuard; });
