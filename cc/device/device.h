@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What communication needs of a device: memory, streams, events, copies, gates. One folder a kind of device. Any thread.
-// Nothing here waits for all streams of a device, and nothing but synchronize() waits at all.
+// What communication needs of a device: memory, streams, events, copies, gates. One folder a kind of device. Any
+// thread. Nothing here waits for all streams of a device, and nothing but synchronize() waits at all.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace jhetcc::device {
 
 enum class MemoryKind : uint8_t {
   kDevice,  ///< the device's own; only its streams and registered NICs touch it, unless host_reads_device
-  kPinned,  ///< of the host, and the device's streams reach it: words of gates, and the bounce where no NIC is registered
+  kPinned,  ///< of the host, and the device's streams reach it: words of gates, and the bounce where no NIC is
+            ///< registered
 };
 
 struct Capabilities {
@@ -33,7 +34,8 @@ class Device {
   virtual ~Device() = default;
   virtual const Capabilities& capabilities() const = 0;
 
-  /// Only while warming up; a page's alignment. free() may wait for the device and refuses memory that streams still use.
+  /// Only while warming up; a page's alignment. free() may wait for the device and refuses memory that streams still
+  /// use.
   virtual Result<void*> allocate(size_t bytes, MemoryKind kind) = 0;
   virtual Status free(void* memory) = 0;
   /// Where a registered NIC sees these bytes, until they are freed. kUnavailable: it cannot; bounce through kPinned.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One word between a stream and the host that only grows: "input ready" towards the host, "output done" towards the
-// stream. The host's side is any thread; both of the stream's calls are queued and return at once.
+// Two words between a stream and the host that only grow: "input ready" towards the host, "output done" towards the
+// stream. Each has one writer, for a stream's write is a plain store and would undo the host's. One stream signals; the
+// host's side is any thread; the stream's calls are queued and return at once.
 #pragma once
 
 #include <atomic>
@@ -21,11 +22,12 @@ class Gate {
   /// Once the stream has come here, reached() is at least `value`: by a written value, else by a callback that stores.
   Status signal(uint64_t value, Stream stream);
   /// The stream goes on here once open(value) was called. kUnavailable without stream values: a callback would have to
-  /// wait, and all streams share its thread. The caller then waits for the host's work itself and queues the rest after.
+  /// wait, and all streams share its thread. The caller then waits for the host's work itself and queues the rest
+  /// after.
   Status hold(uint64_t value, Stream stream);
 
-  uint64_t reached() const { return word().load(std::memory_order_acquire); }
-  void open(uint64_t value) { raise(word(), value); }
+  uint64_t reached() const { return word(kToHost).load(std::memory_order_acquire); }
+  void open(uint64_t value);
 
  private:
   /// One of these for each signal by callback that is under way; a full ring says kResource.
@@ -37,8 +39,8 @@ class Gate {
   static constexpr size_t kNotes = 64;
 
   Gate(Device& device, uint64_t* memory) : device_(device), memory_(memory) {}
-  static void raise(std::atomic_ref<uint64_t> word, uint64_t value);
-  std::atomic_ref<uint64_t> word() const { return std::atomic_ref<uint64_t>(*memory_); }
+  static constexpr size_t kToHost = 0, kToStream = 8, kWords = 16;  ///< in cache lines of their own
+  std::atomic_ref<uint64_t> word(size_t which) const { return std::atomic_ref<uint64_t>(memory_[which]); }
 
   Device& device_;
   uint64_t* memory_;

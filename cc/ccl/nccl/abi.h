@@ -35,8 +35,8 @@ struct Config {
 struct Abi {
   explicit Abi(LateLibrary loaded) : library(std::move(loaded)) {}
   LateLibrary library;
-  std::string name;     ///< "nccl" or "rccl"
-  std::string version;  ///< "2.21.5"
+  std::string name;      ///< "nccl" or "rccl"
+  std::string version;   ///< "2.21.5"
   int version_code = 0;  ///< 22105; of versions before 2.9 in today's form, too: 2.8.4 is 20804
 
   int (*get_version)(int*) = nullptr;

@@ -95,8 +95,8 @@ Status NcclCommunicator::settle(const char* what, int result) {
     }
     if (clock_.nowNs() >= deadline_ns) {
       return Status(Kind::kTimeout, Scope::kCommunicator, "library_timeout",
-                    std::string(what) + " did not end in " + std::to_string(timeout_ns_ / 1'000'000) +
-                        " ms on rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                    std::string(what) + " did not end in " + std::to_string(timeout_ns_ / 1'000'000) + " ms on rank " +
+                        std::to_string(rank_) + " of " + std::to_string(size_) +
                         " of a cluster: a member is missing, or hangs; " + abi_->name + " " + abi_->version);
     }
     if (polls < kYields) {
@@ -175,13 +175,13 @@ Status NcclCommunicator::broadcast(const void* source, void* target, size_t byte
   // The library writes its target at the root as well, unless the two are one.
   void* to = rank_ == root ? const_cast<void*>(source) : target;
   const void* from = rank_ == root ? source : target;
-  return call("ncclBroadcast",
-              [&](Comm comm) { return abi_->broadcast(from, to, bytes, kUint8, root, comm, stream); });
+  return call("ncclBroadcast", [&](Comm comm) { return abi_->broadcast(from, to, bytes, kUint8, root, comm, stream); });
 }
 
 Status NcclCommunicator::allGather(const void* source, void* target, size_t bytes, Stream stream) {
   if (bytes == 0) return Status::ok();
-  return call("ncclAllGather", [&](Comm comm) { return abi_->all_gather(source, target, bytes, kUint8, comm, stream); });
+  return call("ncclAllGather",
+              [&](Comm comm) { return abi_->all_gather(source, target, bytes, kUint8, comm, stream); });
 }
 
 Status NcclCommunicator::allToAll(const void* source, void* target, size_t bytes, Stream stream) {
@@ -251,9 +251,9 @@ Status NcclCommunicator::abort() {
   }
   const int result = abi_->comm_abort(comm);  // frees the handle
   if (result == kSuccess || result == kInProgress) return Status::ok();
-  return Status(Kind::kUnavailable, Scope::kCommunicator, "library_failed",
-                std::string("ncclCommAbort: ") + abi_->get_error_string(result) + "; " + abi_->name + " " +
-                    abi_->version);
+  return Status(
+      Kind::kUnavailable, Scope::kCommunicator, "library_failed",
+      std::string("ncclCommAbort: ") + abi_->get_error_string(result) + "; " + abi_->name + " " + abi_->version);
 }
 
 }  // namespace jhetcc::ccl::nccl

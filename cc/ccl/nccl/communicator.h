@@ -53,9 +53,9 @@ class NcclCommunicator final : public Communicator {
   const SystemClock clock_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Comm comm_ = nullptr;       ///< null once aborted: the handle is gone
-  bool has_turn_ = false;     ///< a thread is inside the library with this handle
-  Status ended_;              ///< not ok: every later call says so
+  Comm comm_ = nullptr;    ///< null once aborted: the handle is gone
+  bool has_turn_ = false;  ///< a thread is inside the library with this handle
+  Status ended_;           ///< not ok: every later call says so
 };
 
 }  // namespace jhetcc::ccl::nccl

@@ -18,8 +18,8 @@ struct NcclOptions {
   /// In order of preference; each is tried in `directories` first, then where the loader looks.
   std::vector<std::string> sonames = {"libnccl.so.2", "librccl.so.1"};
   std::vector<std::string> directories;  ///< of a Python package, or of ROCm: "/opt/rocm/lib"
-  /// Of creating a communicator (from 2.14 on, else it waits for ever), of a call that the library carries on by itself,
-  /// and of finishing.
+  /// Of creating a communicator (from 2.14 on, else it waits for ever), of a call that the library carries on by
+  /// itself, and of finishing.
   int64_t timeout_ns = 60'000'000'000;
 };
 

@@ -50,8 +50,8 @@ class CallbackThread {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<CallbackJob>> jobs_;
   std::shared_ptr<CallbackJob> running_;
-  bool is_started_ = false;      ///< the running job's function was entered
-  bool is_overdue_ = false;      ///< the running job is past its limit: streams go on, so that a test can end
+  bool is_started_ = false;  ///< the running job's function was entered
+  bool is_overdue_ = false;  ///< the running job is past its limit: streams go on, so that a test can end
   int64_t started_ns_ = 0;
   int stepping_ = 0;
   bool stopping_ = false;

@@ -124,11 +124,12 @@ class Fake final : public FakeDevice {
     Result<Mark> last = lastMark(event);
     if (!last.isOk()) return last.status();
     auto mark = std::make_shared<std::atomic<bool>>(false);
-    JHETCC_RETURN_IF_ERROR(queue("record", stream, {[mark] {
-                                                      mark->store(true, std::memory_order_release);
-                                                      return true;
-                                                    },
-                                                    {}}));
+    JHETCC_RETURN_IF_ERROR(queue("record", stream,
+                                 {[mark] {
+                                    mark->store(true, std::memory_order_release);
+                                    return true;
+                                  },
+                                  {}}));
     const std::lock_guard lock(mutex_);
     const auto found = events_.find(event);
     if (found == events_.end()) return noEvent();
@@ -232,8 +233,9 @@ class Fake final : public FakeDevice {
     if (!CallbackThread::isInside()) return Status::ok();
     ++refused_;
     return Status(Kind::kBadArgument, Scope::kCall, "callback_calls_device",
-                  std::string(what) + " was called out of a host callback, which may neither call a device nor wait "
-                                      "for one; leave it to another thread");
+                  std::string(what) +
+                      " was called out of a host callback, which may neither call a device nor wait "
+                      "for one; leave it to another thread");
   }
 
   Result<std::shared_ptr<Track>> own(const char* what, Stream stream) {

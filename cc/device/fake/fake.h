@@ -11,18 +11,18 @@
 namespace jhetcc::device::fake {
 
 struct Options {
-  int queues = 2;                 ///< hardware queues; the k-th stream runs on queue k modulo this, behind what waits there
-  bool stream_values = true;      ///< false: gates go by callbacks
-  bool registrable = true;        ///< false: no NIC can be registered, alias() is kUnavailable
-  bool manual = false;            ///< no thread: work is done in step() and synchronize() alone, by one thread
-  uint64_t seed = 1;              ///< which of the queues that are ready goes next
+  int queues = 2;             ///< hardware queues; the k-th stream runs on queue k modulo this, behind what waits there
+  bool stream_values = true;  ///< false: gates go by callbacks
+  bool registrable = true;    ///< false: no NIC can be registered, alias() is kUnavailable
+  bool manual = false;        ///< no thread: work is done in step() and synchronize() alone, by one thread
+  uint64_t seed = 1;          ///< which of the queues that are ready goes next
   int64_t callback_limit_ns = 2'000'000'000;  ///< a callback that takes longer waits for something: counted
 };
 
 /// Since the device was made.
 struct Counters {
-  uint64_t allocations = 0;             ///< of memory, streams and events
-  uint64_t device_synchronisations = 0; ///< free() is one, as on real devices; there is no other call
+  uint64_t allocations = 0;              ///< of memory, streams and events
+  uint64_t device_synchronisations = 0;  ///< free() is one, as on real devices; there is no other call
   uint64_t copies = 0;
   uint64_t bytes_on_device = 0;  ///< copied from memory of devices to memory of devices
   uint64_t bytes_to_host = 0;    ///< copied to pinned memory

@@ -81,7 +81,8 @@ std::shared_ptr<Track> Machine::createStream() {
 Status Machine::destroyStream(Stream stream) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(tracks_.begin(), tracks_.end(), [&](const auto& track) { return track.get() == stream; });
+    const auto found =
+        std::find_if(tracks_.begin(), tracks_.end(), [&](const auto& track) { return track.get() == stream; });
     if (found == tracks_.end()) {
       return Status(Kind::kBadArgument, Scope::kCall, "bad_argument", "no stream of this virtual accelerator");
     }
@@ -162,7 +163,8 @@ Status Machine::synchronize(const std::shared_ptr<Track>& track, int64_t deadlin
     if (clock_.nowNs() >= deadline_ns) {
       return Status(Kind::kTimeout, Scope::kCall, "device_timeout",
                     "a stream did not finish in time: " + std::to_string(track->done) + " of " +
-                        std::to_string(target) + " pieces of work are done, and the next, or another stream's on the "
+                        std::to_string(target) +
+                        " pieces of work are done, and the next, or another stream's on the "
                         "same hardware queue, still waits");
     }
     changed_.wait_for(lock, kSlice);

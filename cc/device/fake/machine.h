@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of one virtual accelerator on its hardware queues: a queue does its work in the order it came, so a stream's
-// wait at its head holds the other streams of that queue. One thread does the work, or the caller of step(). Any thread.
+// wait at its head holds the other streams of that queue. One thread does the work, or the caller of step(). Any
+// thread.
 #pragma once
 
 #include <condition_variable>

@@ -101,9 +101,8 @@ Allocation::~Allocation() {
 std::shared_ptr<const void> Allocation::pin() {
   pins_.fetch_add(1, std::memory_order_relaxed);
   std::shared_ptr<Allocation> self = shared_from_this();
-  return std::shared_ptr<const void>(this, [self = std::move(self)](const void*) {
-    self->pins_.fetch_sub(1, std::memory_order_release);
-  });
+  return std::shared_ptr<const void>(
+      this, [self = std::move(self)](const void*) { self->pins_.fetch_sub(1, std::memory_order_release); });
 }
 
 Result<Range> findRange(const void* memory, size_t bytes, const char* what) {

@@ -26,7 +26,8 @@ class HostDevice final : public Device {
     const size_t whole = bytes > SIZE_MAX - kPage ? 0 : (bytes + kPage - 1) / kPage * kPage;
     void* memory = whole == 0 && bytes > 0 ? nullptr : std::aligned_alloc(kPage, whole == 0 ? kPage : whole);
     if (memory == nullptr) {
-      return Status(Kind::kResource, Scope::kCall, "resource", "no host memory for " + std::to_string(bytes) + " bytes");
+      return Status(Kind::kResource, Scope::kCall, "resource",
+                    "no host memory for " + std::to_string(bytes) + " bytes");
     }
     const std::lock_guard lock(mutex_);
     memory_[memory] = bytes;

@@ -108,6 +108,21 @@ TEST_CASE("a gate holds a stream where streams wait for values, and says so wher
   }
 }
 
+TEST_CASE("a gate that is opened early stays open, whatever the stream signals after") {
+  for (Kind& kind : allKinds()) {
+    CAPTURE(kind.name);
+    Device& device = *kind.device;
+    if (!device.capabilities().stream_values) continue;
+    const Stream stream = must(device.createStream());
+    const std::unique_ptr<Gate> gate = must(Gate::create(device));
+    gate->open(2);
+    must(gate->signal(1, stream));
+    must(gate->hold(2, stream));
+    must(device.synchronize(stream, soonNs()));
+    CHECK(gate->reached() == 1);
+  }
+}
+
 TEST_CASE("a gate's callbacks have a limit, which is an error and not a wait") {
   const auto device = makeFake({.stream_values = false, .manual = true});
   const Stream stream = must(device->createStream());

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host cannot touch a virtual accelerator's memory: a load or store ends the process with a text, a system call fails.
+// The host cannot touch a virtual accelerator's memory: a load or store ends the process with a text, a system call
+// fails.
+#include "device/fake/stray.h"
+
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +13,6 @@
 #include "base/fd.h"
 #include "device/devices.h"
 #include "device/fake/memory.h"
-#include "device/fake/stray.h"
 
 namespace jhetcc::device::tests {
 

@@ -19,8 +19,16 @@
 namespace jhetcc::tests::fake_nccl {
 
 // ncclResult_t.
-enum Code { kSuccess, kUnhandledCudaError, kSystemError, kInternalError, kInvalidArgument, kInvalidUsage, kRemoteError,
-            kInProgress };
+enum Code {
+  kSuccess,
+  kUnhandledCudaError,
+  kSystemError,
+  kInternalError,
+  kInvalidArgument,
+  kInvalidUsage,
+  kRemoteError,
+  kInProgress
+};
 
 /// What all members must ask for alike.
 struct Request {
@@ -49,7 +57,7 @@ struct Clique {
   int joined = 0;
   bool is_broken = false;  ///< a member aborted: nothing is completed any more
   std::vector<bool> ranks;
-  std::map<uint64_t, std::shared_ptr<Collective>> collectives;  ///< by each member's count of them
+  std::map<uint64_t, std::shared_ptr<Collective>> collectives;                   ///< by each member's count of them
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> messages;  ///< by (from, to)
 };
 

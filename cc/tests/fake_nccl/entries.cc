@@ -138,8 +138,8 @@ int collective(Request request, const void* source, void* target, void* comm, vo
     used.push_back(source);
   }
   if (writes) {
-    kernel->target = static_cast<uint8_t*>(
-        state().api->alias(target, request.kind == Request::kAllGather ? bytes * size : bytes));
+    kernel->target =
+        static_cast<uint8_t*>(state().api->alias(target, request.kind == Request::kAllGather ? bytes * size : bytes));
     used.push_back(target);
   }
   if ((reads && kernel->source == nullptr) || (writes && kernel->target == nullptr)) {
@@ -264,9 +264,14 @@ NCCL_ENTRY int ncclGetUniqueId(UniqueId* id) {
 }
 
 NCCL_ENTRY const char* ncclGetErrorString(int code) {
-  constexpr const char* kTexts[] = {"no error",         "unhandled cuda error", "unhandled system error",
-                                    "internal error",   "invalid argument",     "invalid usage",
-                                    "remote process exited or there was a network error", "in progress"};
+  constexpr const char* kTexts[] = {"no error",
+                                    "unhandled cuda error",
+                                    "unhandled system error",
+                                    "internal error",
+                                    "invalid argument",
+                                    "invalid usage",
+                                    "remote process exited or there was a network error",
+                                    "in progress"};
   return code >= 0 && code < 8 ? kTexts[code] : "unknown result code";
 }
 
@@ -284,7 +289,7 @@ NCCL_ENTRY int ncclCommGetAsyncError(void* comm, int* code) {
   const bool is_joining = member->clique->joined < member->clique->size;
   const bool is_draining = member->is_finalized && member->outstanding > 0;
   if (member->polls_left > 0) --member->polls_left;
-  *code = member->error != fake::kSuccess                      ? member->error
+  *code = member->error != fake::kSuccess                       ? member->error
           : is_joining || is_draining || member->polls_left > 0 ? fake::kInProgress
                                                                 : fake::kSuccess;
   return fake::kSuccess;

@@ -15,9 +15,9 @@ using BindFunction = void(const device::fake::Api* api);
 /// ncclCommGetAsyncError says `code` for every communicator that lives with this rank; its kernels stand still.
 using SetAsyncErrorFunction = void(int rank, int code);
 struct Counts {
-  int communicators = 0;  ///< neither destroyed nor aborted
-  int misuses = 0;        ///< handles used after their end, calls while another one was in progress
-  uint64_t kernels = 0;   ///< queued on streams since the library was loaded
+  int communicators = 0;     ///< neither destroyed nor aborted
+  int misuses = 0;           ///< handles used after their end, calls while another one was in progress
+  uint64_t kernels = 0;      ///< queued on streams since the library was loaded
   uint64_t in_progress = 0;  ///< times ncclInProgress was answered
 };
 using CountsFunction = Counts();
