@@ -82,8 +82,8 @@ Status NcclCommunicator::failure(const char* what, int result) const {
     return Status(Kind::kBadArgument, Scope::kCall, "library_failed", text);
   }
   if (result == kRemoteError) return Status(Kind::kDisconnected, Scope::kCommunicator, "library_failed", text);
-  return Status(Kind::kUnavailable, Scope::kCommunicator, "library_failed",
-                text + "; NCCL_DEBUG=INFO makes the library tell more");
+  if (text.find("NCCL_DEBUG") == std::string::npos) text += "; NCCL_DEBUG=INFO makes the library tell more";
+  return Status(Kind::kUnavailable, Scope::kCommunicator, "library_failed", text);
 }
 
 Status NcclCommunicator::settle(const char* what, int result) {
