@@ -122,6 +122,55 @@ TEST_CASE("several communicators of overlapping ranks work at once, on streams o
   CHECK(control.counts().misuses == 0);
 }
 
+TEST_CASE("ranks with threads of their own, from birth to end") {
+  const Control control(FAKE_NCCL);
+  const std::shared_ptr<Library> library = load(FAKE_NCCL);
+  Ranks ranks(4, 4096);
+  const std::string token = must(library->makeToken(4, true));
+  std::vector<Status> statuses(4);
+  const auto live = [&](int32_t r) -> Status {
+    Rank& rank = ranks[r];
+    Group group;
+    group.token = token;
+    group.rank = r;
+    group.size = 4;
+    Result<std::unique_ptr<Communicator>> comm = library->create(group);
+    if (!comm.isOk()) return comm.status();
+    for (int32_t round = 0; round < 20; ++round) {
+      const int32_t value = round * (r + 1);
+      std::memcpy(rank.input->here(), &value, 4);
+      JHETCC_RETURN_IF_ERROR(rank.device->copy(rank.input->there(), rank.input->here(), 4, rank.stream));
+      JHETCC_RETURN_IF_ERROR(comm.value()->allReduce(rank.input->there(), rank.output->there(), 1, DataType::kInt32,
+                                                     ReduceOp::kSum, rank.stream));
+      JHETCC_RETURN_IF_ERROR(rank.device->copy(rank.output->here(), rank.output->there(), 4, rank.stream));
+      JHETCC_RETURN_IF_ERROR(rank.device->synchronize(rank.stream, soonNs()));
+      if (firstOf(rank) != round * 10) return Status(Kind::kInternal, Scope::kCall, "x", "a wrong sum");
+    }
+    return comm.value()->asyncError();
+  };
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < 4; ++r) threads.emplace_back([&, r] { statuses[r] = live(r); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) must(status);
+  CHECK(control.counts().communicators == 0);
+}
+
+TEST_CASE("clusters of two vendors live side by side in one process") {
+  const Control first(FAKE_NCCL), second(FAKE_RCCL);
+  const std::shared_ptr<Library> nccl = load(FAKE_NCCL), rccl = load(FAKE_RCCL);
+  CHECK(nccl->capabilities().name != rccl->capabilities().name);
+  Ranks ranks(4, 4096);
+  Communicators comms = connect(*nccl, 2);
+  for (auto& comm : connect(*rccl, 2)) comms.push_back(std::move(comm));
+  for (size_t r = 0; r < 4; ++r) setInput(ranks[r], 1 << r, 1024);
+  for (size_t r = 0; r < 4; ++r) {
+    must(comms[r]->allReduce(ranks[r].input->there(), ranks[r].output->there(), 1024, DataType::kInt32, ReduceOp::kSum,
+                             ranks[r].stream));
+  }
+  ranks.down();
+  for (size_t r = 0; r < 4; ++r) CHECK(firstOf(ranks[r]) == (r < 2 ? 3 : 12));
+}
+
 TEST_CASE("after warm-up no call allocates, waits for a device, copies through the host or makes a callback") {
   const Control control(FAKE_NCCL);
   const std::shared_ptr<Library> library = load(FAKE_NCCL);

@@ -67,7 +67,7 @@ void checkReductions(Ranks& ranks, Communicators& comms, size_t count, DataType 
     must(comms[r]->allReduce(ranks[r].input->there(), ranks[r].output->there(), count, type, op, ranks[r].stream));
   }
   ranks.down();
-  for (size_t r = 0; r < size; ++r) CHECK(seen(ranks, r, bytes) == wanted);
+  for (size_t r = 0; r < size; ++r) CHECK((seen(ranks, r, bytes) == wanted));
   for (size_t root = 0; root < size; ++root) {
     ranks.up(kBytes);
     for (size_t r = 0; r < size; ++r) {
@@ -75,7 +75,7 @@ void checkReductions(Ranks& ranks, Communicators& comms, size_t count, DataType 
                             static_cast<int32_t>(root), ranks[r].stream));
     }
     ranks.down();
-    for (size_t r = 0; r < size; ++r) CHECK(seen(ranks, r, bytes) == (r == root ? wanted : untouched));
+    for (size_t r = 0; r < size; ++r) CHECK((seen(ranks, r, bytes) == (r == root ? wanted : untouched)));
   }
   const size_t part = count / size;
   ranks.up(kBytes);
@@ -85,7 +85,7 @@ void checkReductions(Ranks& ranks, Communicators& comms, size_t count, DataType 
   ranks.down();
   const size_t part_bytes = part * itemSize(type);
   for (size_t r = 0; r < size; ++r) {
-    CHECK(seen(ranks, r, part_bytes) == expected(ranks, r * part_bytes, part_bytes, type, op));
+    CHECK((seen(ranks, r, part_bytes) == expected(ranks, r * part_bytes, part_bytes, type, op)));
   }
 }
 
@@ -98,7 +98,7 @@ void checkMoves(Ranks& ranks, Communicators& comms, size_t bytes) {
   ranks.down();
   std::string all;
   for (size_t r = 0; r < size; ++r) all.append(ranks[r].input->here(), bytes);
-  for (size_t r = 0; r < size; ++r) CHECK(seen(ranks, r, all.size()) == all);
+  for (size_t r = 0; r < size; ++r) CHECK((seen(ranks, r, all.size()) == all));
 
   ranks.up(kBytes);
   for (size_t r = 0; r < size; ++r) {
@@ -107,8 +107,8 @@ void checkMoves(Ranks& ranks, Communicators& comms, size_t bytes) {
   ranks.down();
   for (size_t r = 0; r < size; ++r) {
     for (size_t from = 0; from < size; ++from) {
-      CHECK(std::string(ranks[r].output->here() + from * bytes, bytes) ==
-            std::string(ranks[from].input->here() + r * bytes, bytes));
+      CHECK((std::string(ranks[r].output->here() + from * bytes, bytes) ==
+             std::string(ranks[from].input->here() + r * bytes, bytes)));
     }
   }
 
@@ -122,7 +122,7 @@ void checkMoves(Ranks& ranks, Communicators& comms, size_t bytes) {
     ranks.down();
     const std::string from_root(ranks[root].input->here(), bytes);
     for (size_t r = 0; r < size; ++r)
-      CHECK(seen(ranks, r, bytes) == (r == root ? std::string(bytes, 0x5A) : from_root));
+      CHECK((seen(ranks, r, bytes) == (r == root ? std::string(bytes, 0x5A) : from_root)));
   }
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("results may replace sources") {
     must(ranks[r].device->copy(ranks[r].output->there(), memory, 3600, ranks[r].stream));
   }
   ranks.down();
-  for (size_t r = 0; r < 3; ++r) CHECK(seen(ranks, r, 3600) == wanted);
+  for (size_t r = 0; r < 3; ++r) CHECK((seen(ranks, r, 3600) == wanted));
 }
 
 TEST_CASE("several messages to one peer, to oneself, and of nothing go in one exchange") {
@@ -229,8 +229,8 @@ TEST_CASE("several messages to one peer, to oneself, and of nothing go in one ex
   }
   ranks.down();
   for (size_t r = 0; r < 2; ++r) {
-    CHECK(seen(ranks, r, 1100) == std::string(ranks[1 - r].input->here(), 1100));
-    CHECK(std::string(ranks[r].output->here() + 2000, 7) == std::string(ranks[r].input->here() + 2000, 7));
+    CHECK((seen(ranks, r, 1100) == std::string(ranks[1 - r].input->here(), 1100)));
+    CHECK((std::string(ranks[r].output->here() + 2000, 7) == std::string(ranks[r].input->here() + 2000, 7)));
   }
   CHECK(control.counts().misuses == 0);
 }
