@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 PREFIX = "JHETCC_"
-LIBRARIES = ("none", "oneccl", "mpi", "nccl")
+LIBRARIES = ("none", "oneccl", "mpi")
 VERSION = "0.1.0"
 WIRE_VERSION = 1  # grows when frames, handshake or schedules change: processes of different numbers refuse each other
 

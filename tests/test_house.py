@@ -52,6 +52,13 @@ def test_cpp_arrows_go_leftwards():
         ("engine/engine.cc", "ccl/library.h", True),
         ("base/clock.cc", "clock.h", False),
         ("transport/transport.cc", "transport/tcp/tcp.h", False),
+        ("device/fake/device.cc", "device/device.h", True),
+        ("device/fake/device.cc", "device/host/host.h", False),
+        ("ccl/nccl/abi.cc", "ccl/library.h", True),
+        ("ccl/nccl/abi.cc", "device/fake/fake.h", False),
+        ("engine/engine.cc", "device/device.h", True),
+        ("engine/engine.cc", "device/fake/fake.h", False),
+        ("net/socket.cc", "device/device.h", False),
     ],
 )
 def test_the_arrow_check_itself(includer, included, good):
