@@ -304,9 +304,7 @@ bool Engine::progress() {
       moved = true;
     }
   }
-  if (active_ && active_->begun && !active_->withdrawn && active_->operation.awaitsNative()) {
-    active_->native().poll(*active_);
-  }
+  if (awaitsNative()) active_->native().poll(*active_);
   moved |= events_before != events_;
   if (active_) moved |= advanceActive();
   const int64_t now = clock_.nowNs();
@@ -357,6 +355,10 @@ void Engine::finishActive(const Status& status) {
   Completion* completion = active.request.completion;
   active.request = Request{};
   completion->onDone(status);
+}
+
+bool Engine::awaitsNative() const {
+  return active_ && active_->begun && !active_->withdrawn && active_->operation.awaitsNative();
 }
 
 int64_t Engine::busyNs() const { return busy_ns_ + (active_ ? clock_.nowNs() - active_->started_ns : 0); }

@@ -92,6 +92,8 @@ class Engine {
   bool progress();
   bool isIdle() const { return !active_ && queue_.empty(); }
   bool hasOutput() const;
+  /// Calls of a vendor's library are under way, on threads that want the processor.
+  bool awaitsNative() const;
   /// When progress() must be called next although nothing arrives; INT64_MAX: never.
   int64_t nextWakeNs() const;
 

@@ -181,7 +181,8 @@ Runner::Outcome Runner::loop(std::unique_lock<std::mutex>& lock, const Ticket* t
       if (stop) return Outcome::kInterrupted;
     }
     if (idle <= options_.spin_ns) continue;
-    if (idle <= options_.spin_ns + options_.yield_ns) {
+    // A thread of ours in a vendor's library needs the processor more than our looking does; it wakes us.
+    if (idle <= options_.spin_ns + options_.yield_ns && !engine_.awaitsNative()) {
       giveWay(lock);
     } else {
       sleeping_watchers_.fetch_add(1);
@@ -244,7 +245,7 @@ void Runner::progressThread() {
     const int64_t idle = now - last_moved;
     if (busy && idle <= options_.spin_ns) {
       waitBriefly(lock);
-    } else if (busy && idle <= options_.spin_ns + options_.yield_ns) {
+    } else if (busy && idle <= options_.spin_ns + options_.yield_ns && !engine_.awaitsNative()) {
       giveWay(lock);
     } else {
       sleep(lock, busy, busy ? kInterruptCheckNs : kSleepMaxNs);
