@@ -6,11 +6,29 @@ import pathlib
 import sys
 
 import pytest
-import vendor_libraries
 from processes import Pool
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "raw"))  # its cases are used here, too
+
+# Name of a library: the variable with its folder, and where `make libraries` puts it.
+FOLDERS = {"oneccl": ("JHETCC_TEST_ONECCL", "oneccl"), "mpi": ("JHETCC_TEST_MPI", "mpich")}
+# Taken out: no option of jhetcc has such a name, and init() refuses what it does not know.
+GIVEN = {name: os.environ.pop(variable, None) for name, (variable, _) in FOLDERS.items()}
+
+
+def folder(name):
+    """Where a library is, or the test is skipped."""
+    variable, fetched = FOLDERS[name]
+    path = GIVEN[name] or pathlib.Path(sys.prefix) / "libraries" / fetched
+    if not pathlib.Path(path).is_dir():
+        pytest.skip(f"no {name}: make libraries, or set {variable} to its folder")
+    return str(path)
+
+
+def settings(name):
+    """What a process of a cluster with this library is told."""
+    return {} if name == "none" else {"JHETCC_LIBRARY": name, "JHETCC_LIBRARY_PATH": folder(name)}
 
 
 def shared_memory():
@@ -36,7 +54,7 @@ def cluster_pool(held):
             for pool in held.values():
                 pool.close()
             held.clear()
-            held[key] = Pool([1] * len(names), jax=jax, own=[vendor_libraries.options(name) for name in names])
+            held[key] = Pool([1] * len(names), jax=jax, own=[settings(name) for name in names])
         return held[key]
 
     return make
