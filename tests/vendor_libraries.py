@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["folder", "joined", "needs", "options"]
+__all__ = ["folder", "joined", "needs", "options", "require"]
 
 _VARIABLES = {"oneccl": "JHETCC_TEST_ONECCL", "mpi": "JHETCC_TEST_MPI"}
 _PLACES = {"oneccl": "oneccl", "mpi": "mpich"}  # as `make libraries` calls them
@@ -31,13 +31,23 @@ def folder(name: str) -> str | None:
 
 def needs(*names: str) -> pytest.MarkDecorator:
     """Skips a test, in one line, where one of these libraries is not there."""
-    missing = [f"{name} ({_VARIABLES[name]})" for name in names if folder(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"not there: {', '.join(missing)}; `make libraries` fetches them")
+    missing = [name for name in names if folder(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=_why(missing))
+
+
+def require(name: str) -> str:
+    """The folder of a library; the test that asks is skipped where it is not there."""
+    return folder(name) or pytest.skip(_why([name]))
+
+
+def _why(missing: list[str]) -> str:
+    told = " and ".join(f"{name} ({_VARIABLES[name]})" for name in missing)
+    return f"not there: {told}; `make libraries` fetches them"
 
 
 def options(name: str) -> dict[str, str]:
-    """The settings of a process whose cluster has this library; none for ``"none"``."""
-    return {} if name == "none" else {"JHETCC_LIBRARY": name, "JHETCC_LIBRARY_PATH": str(folder(name))}
+    """The settings of a process whose cluster has this library, none for ``"none"``; skips as ``require`` does."""
+    return {} if name == "none" else {"JHETCC_LIBRARY": name, "JHETCC_LIBRARY_PATH": require(name)}
 
 
 def joined(place: Path) -> str:
