@@ -118,11 +118,11 @@ def train(comm, island, text, steps):
     step = island.compile(train_step, ins, outs)
     weights = island.place(model.initial_weights(), "whole")
     state = island.place(OPTIMIZER.init(weights), "whole")
-    share = rows_per_rank(comm.size)
-    mine = slice(first * share, (first + len(island.devices)) * share)
+    each = rows_per_rank(comm.size)
+    mine = slice(first * each, (first + len(island.devices)) * each)
 
     def rows(number):
-        return island.place(model.batch(text, number, comm.size * share)[mine], "rows")
+        return island.place(model.batch(text, number, comm.size * each)[mine], "rows")
 
     losses, marks, gradients, step_s, operations_s = [], [], None, [], []
     for number in range(steps):
@@ -133,7 +133,7 @@ def train(comm, island, text, steps):
             step_s.append(seconds[0])
             operations_s.append(seconds[1])
         if first == 0 and number % 10 == 9:
-            speed = comm.size * share * model.CONTEXT / np.mean(step_s[-10:])
+            speed = comm.size * each * model.CONTEXT / np.mean(step_s[-10:])
             share = np.sum(operations_s[-10:]) / np.sum(step_s[-10:])
             words = f"loss {losses[-1]:.4f}  {speed:8.0f} tokens/s  communicating and waiting {share:4.0%}"
             print(f"step {number + 1:4}/{steps}  {words}", flush=True)
