@@ -19,7 +19,7 @@ enum class EventKind : uint16_t {
   kOperationStarted,  ///< argument: fingerprint
   kOperationFinished,
   kOperationFailed,  ///< argument: Kind of the status
-  kStepStarted,  ///< one iteration (index) of a step, of operations in chunks; argument: StepKind
+  kStepStarted,      ///< one iteration (index) of a step, of operations in chunks; argument: StepKind
   kStepFinished,
   kFrameSent,      ///< argument: FrameType
   kFrameReceived,  ///< argument: FrameType
