@@ -181,9 +181,9 @@ class Running:
                     self._fail(f"process {i} ended before it said {word!r}")
             self._step()
 
-    def word(self, index: int) -> Any:
-        """The next thing a process says."""
-        while not self.outcomes[index].said:
+    def word(self, index: int, number: int = 0) -> Any:
+        """The last thing a process said, once it has said something, or more than this number of things."""
+        while len(self.outcomes[index].said) <= number:
             if index not in self._open:
                 self._fail(f"process {index} ended without a word")
             self._step()

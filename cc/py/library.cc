@@ -33,13 +33,14 @@ std::vector<std::pair<int, int>> refuses(const ccl::Library& library) {
 
 void useLibrary(runtime::Process& process, std::shared_ptr<ccl::Library> library, std::vector<int32_t> world_ranks,
                 int32_t world_rank, std::shared_ptr<control::StoreClient> store, const std::string& job,
-                double timeout) {
+                const std::string& ended_key, double timeout) {
   runtime::OpenOptions options{std::move(library),
                                std::move(world_ranks),
                                world_rank,
                                std::move(store),
                                static_cast<int64_t>(timeout * 1e9),
-                               job};
+                               job,
+                               ended_key};
   Status status;
   {
     const LockReleased release;
@@ -63,7 +64,7 @@ void bindLibrary(nb::module_& module) {
                    [](const ccl::Library& library) { return library.capabilities().one_rank_a_process; })
       .def_prop_ro("refuses", &refuses, "Pairs of a reduction and a type, by their numbers in schedules.");
   module.def("use_library", &useLibrary, "process"_a, "library"_a, "world_ranks"_a, "world_rank"_a, "store"_a, "job"_a,
-             "timeout"_a);
+             "ended_key"_a, "timeout"_a);
 }
 
 }  // namespace jhetcc::py

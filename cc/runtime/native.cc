@@ -23,6 +23,8 @@ using schedule::StepKind;
 
 constexpr int64_t kYieldNs = 1'000'000;
 constexpr int64_t kSliceNs = 50 * kNsPerMs;
+constexpr int64_t kCallNs = 1000 * kNsPerMs;
+constexpr int64_t kMomentNs = 500 * kNsPerMs;
 
 std::string listed(const std::vector<int32_t>& ranks) {
   std::string text;
@@ -75,6 +77,16 @@ Result<std::unique_ptr<ccl::Communicator>> makeCommunicator(const LibraryInUse& 
   return in_use.library->create(group);
 }
 
+/// Not ok: another process gave up.
+Status goesOn(const OpenOptions& options) {
+  if (options.ended_key.empty()) return Status::ok();
+  const SystemClock clock;
+  const auto ended = options.store->tryGet(options.ended_key, net::Deadline::after(clock, kCallNs));
+  if (!ended.isOk()) return ended.status().kind() == Kind::kTimeout ? Status::ok() : ended.status();
+  if (!ended.value().has_value()) return Status::ok();
+  return Status(Kind::kDisconnected, Scope::kProcess, "init_failed", "init() failed in another process");
+}
+
 /// Memory of ours that a library may use as long as it likes.
 class Staging {
  public:
@@ -93,10 +105,11 @@ class Staging {
 
 }  // namespace
 
-void closeLibrary(std::shared_ptr<const LibraryInUse> in_use) {
+void closeLibrary(const std::shared_ptr<const LibraryInUse>& in_use, int64_t timeout_ns) {
   // Without a thread it is left behind, as if it were stuck.
-  auto* kept = new std::shared_ptr<const LibraryInUse>(std::move(in_use));
-  if (!detachedThread("jhetcc-library", [kept] { delete kept; }).isOk()) return;
+  auto* kept = new std::shared_ptr<ccl::Communicator>(std::exchange(in_use->first, nullptr));
+  const bool has_thread = detachedThread("jhetcc-library", [kept] { delete kept; }).isOk();
+  if (!waitForNativeThreads(std::max(timeout_ns, kMomentNs)) || !has_thread) in_use->library->leave();
 }
 
 Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& options,
@@ -134,13 +147,15 @@ Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& optio
     if (opening->is_done) break;
     const bool is_late = clock.nowNs() >= deadline;
     lock.unlock();
-    const bool stop = is_late || interrupted();
+    const bool is_interrupted = !is_late && interrupted();
+    const Status gone = is_late || is_interrupted ? Status::ok() : goesOn(options);
     lock.lock();
-    if (!stop || opening->is_done) continue;
+    if (opening->is_done || !(is_late || is_interrupted || !gone.isOk())) continue;
     opening->is_given_up.store(true);
     options.library->leave();
     const std::string what = "opening the library for ranks " + listed(options.world_ranks);
-    if (!is_late) return Status(Kind::kAborted, Scope::kProcess, "interrupted", what + " was interrupted");
+    if (!gone.isOk()) return gone.withContext(what);
+    if (is_interrupted) return Status(Kind::kAborted, Scope::kProcess, "interrupted", what + " was interrupted");
     return sayWhere(in_use, Status(Kind::kTimeout, Scope::kProcess, "library_timeout",
                                    what + " took longer than init_timeout: one of these processes did not come, or the "
                                           "library finds no way between them. Look at the library's own messages, or "
@@ -159,8 +174,8 @@ class NativeWorker::Loop {
         world_ranks_(std::move(world_ranks)),
         world_rank_(world_rank),
         spin_ns_(spin_ns),
-        has_first_(!in_use_->is_first_taken.exchange(true)),
-        wake_(std::move(wake)) {}
+        wake_(std::move(wake)),
+        first_(in_use_->is_first_taken.exchange(true) ? nullptr : in_use_->first) {}
 
   // From the engine's thread.
   void push(NativeCall call, const std::shared_ptr<Loop>& self) {
@@ -201,6 +216,7 @@ class NativeWorker::Loop {
     waiting_.clear();
     waiting_count_.store(0);
     ended_.clear();
+    if (!has_thread_) first_ = nullptr;  // never the last one: closeLibrary() comes later
     if (give_up && (under_way_ || is_making_)) in_use_->is_given_up.store(true);
     if (give_up && under_way_ && !under_way_->abort().isOk()) under_way_->leave();
     if (give_up && is_making_) in_use_->library->leave();
@@ -226,6 +242,7 @@ class NativeWorker::Loop {
       if (wake_) wake_();
     }
     circles_.clear();
+    first_ = nullptr;
   }
 
   /// Spins briefly, then gives way, then sleeps until there is a call. False: closed.
@@ -303,7 +320,7 @@ class NativeWorker::Loop {
     if (known) return known;
     std::vector<int32_t> world_ranks;
     for (int32_t member : members) world_ranks.push_back(world_ranks_[static_cast<size_t>(member)]);
-    if (has_first_ && world_ranks == in_use_->world_ranks) return known = in_use_->first;
+    if (first_ && world_ranks == in_use_->world_ranks) return known = first_;
     if (in_use_->is_given_up.load()) {
       return Status(Kind::kUnavailable, Scope::kProcess, "library_given_up",
                     "an earlier call never came back, so ranks " + listed(world_ranks) +
@@ -329,7 +346,6 @@ class NativeWorker::Loop {
   const std::vector<int32_t> world_ranks_;
   const int32_t world_rank_;
   const int64_t spin_ns_;
-  const bool has_first_;
 
   std::atomic<size_t> waiting_count_{0};
   std::atomic<bool> has_ended_{false};
@@ -345,6 +361,7 @@ class NativeWorker::Loop {
 
   // Of the thread alone.
   std::map<std::vector<int32_t>, std::shared_ptr<ccl::Communicator>> circles_;
+  std::shared_ptr<ccl::Communicator> first_;  ///< where this worker may use it; while there is no thread, under mutex_
   Staging source_staging_, target_staging_;
   // Of the engine's thread alone.
   std::vector<std::pair<uint64_t, Status>> told_;

@@ -20,8 +20,9 @@ namespace jhetcc::runtime {
 /// The library of the cluster that this process is in. Shared by all its communicators; any thread.
 struct LibraryInUse {
   std::shared_ptr<ccl::Library> library;
-  std::vector<int32_t> world_ranks;             ///< the cluster: members of the library's first communicator
-  std::shared_ptr<ccl::Communicator> first;     ///< of all of them
+  std::vector<int32_t> world_ranks;  ///< the cluster: members of the library's first communicator
+  /// Of all of them; until closeLibrary(). Only threads of ours let go of it: that may take for ever.
+  mutable std::shared_ptr<ccl::Communicator> first;
   std::shared_ptr<control::StoreClient> store;  ///< by which members tell each other tokens
   int64_t timeout_ns = 0;                       ///< for a token to come
   /// The first communicator made here uses `first`, on all members alike; others have their own even of the same ranks:
@@ -36,15 +37,18 @@ struct OpenOptions {
   int32_t world_rank = 0;  ///< this process's
   std::shared_ptr<control::StoreClient> store;
   int64_t timeout_ns = 0;
-  std::string job;  ///< tells the keys of this world from those of others
+  std::string job;        ///< tells the keys of this world from those of others
+  std::string ended_key;  ///< in the store as soon as a process gave up: then nobody is waited for any more
 };
 
-/// Makes the library's first communicator together with the cluster's other processes; kTimeout when they do not come.
+/// Makes the library's first communicator together with the cluster's other processes; kTimeout when they do not come,
+/// kDisconnected ("init_failed", "store_gone") when one gave up.
 Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& options,
                                                         const std::function<bool()>& interrupted);
 
-/// Destroys what openLibrary() made, once nobody uses it any more, on a thread of its own.
-void closeLibrary(std::shared_ptr<const LibraryInUse> in_use);
+/// Destroys what openLibrary() made, on a thread of its own, when all workers have ended; waits so long for all threads
+/// of this file, and at least a moment. Where some are stuck then, the library is left so that the process can end.
+void closeLibrary(const std::shared_ptr<const LibraryInUse>& in_use, int64_t timeout_ns);
 
 /// Makes one rank's calls on one communicator, on a thread of its own that begins with the first. Memory of the caller
 /// is only touched under a lock that drop() takes: the library itself works on memory of ours.

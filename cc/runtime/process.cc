@@ -255,8 +255,8 @@ void Process::close(int64_t timeout_ns) {
     for (auto& native : communicator->natives) native->end();
   }
   if (!library_) return;
-  closeLibrary(std::move(library_));
-  (void)waitForNativeThreads(std::max<int64_t>(deadline - clock_.nowNs(), 0));
+  closeLibrary(library_, std::max<int64_t>(deadline - clock_.nowNs(), 0));
+  library_ = nullptr;
 }
 
 }  // namespace jhetcc::runtime

@@ -170,9 +170,15 @@ class Rendezvous:
 
         Raises:
           OperationTimeoutError: they did not all come, or the library found no way between them.
+          PeerLostError: ``init()`` failed in another process.
         """
         job = f"{self.launch.num_processes}"
-        _core.use_library(process, own, list(world_ranks), world_rank, self._client, job, self._left())
+        try:
+            _core.use_library(process, own, list(world_ranks), world_rank, self._client, job, "failed", self._left())
+        except PeerLostError as error:
+            if error.code != "init_failed":
+                raise
+            raise _failed_elsewhere(json.loads(self._get("failed"))) from None
 
     def _is_over(self) -> bool:
         """Whether nobody is gathering at this coordinator any more: its world is complete, or could not be made."""
@@ -228,9 +234,7 @@ class Rendezvous:
                 told = json.loads(ended)
                 if told["code"] == "init_timeout":  # the same limit passed there a moment earlier
                     raise self._late(missing, failure)
-                raise PeerLostError(
-                    f"init() failed in another process: {told['text']}", code="init_failed", scope="process"
-                )
+                raise _failed_elsewhere(told)
             if self._left() <= 0:
                 raise self._late(missing, failure)
             if time.monotonic() >= next_word:
@@ -350,3 +354,7 @@ class Rendezvous:
 
 def listens_on_loopback(coordinator: str) -> bool:
     return is_loopback(split_address(coordinator)[0])
+
+
+def _failed_elsewhere(told: dict[str, str]) -> PeerLostError:
+    return PeerLostError(f"init() failed in another process: {told['text']}", code="init_failed", scope="process")

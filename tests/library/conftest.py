@@ -6,29 +6,20 @@ import pathlib
 import sys
 
 import pytest
+import vendor_libraries
+from library_faults import case_exit
 from processes import Pool
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "raw"))  # its cases are used here, too
 
-# Name of a library: the variable with its folder, and where `make libraries` puts it.
-FOLDERS = {"oneccl": ("JHETCC_TEST_ONECCL", "oneccl"), "mpi": ("JHETCC_TEST_MPI", "mpich")}
-# Taken out: no option of jhetcc has such a name, and init() refuses what it does not know.
-GIVEN = {name: os.environ.pop(variable, None) for name, (variable, _) in FOLDERS.items()}
 
-
-def folder(name):
-    """Where a library is, or the test is skipped."""
-    variable, fetched = FOLDERS[name]
-    path = GIVEN[name] or pathlib.Path(sys.prefix) / "libraries" / fetched
-    if not pathlib.Path(path).is_dir():
-        pytest.skip(f"no {name}: make libraries, or set {variable} to its folder")
-    return str(path)
-
-
-def settings(name):
-    """What a process of a cluster with this library is told."""
-    return {} if name == "none" else {"JHETCC_LIBRARY": name, "JHETCC_LIBRARY_PATH": folder(name)}
+def end(pool):
+    """Ends the processes as programs end: a library that is killed leaves names of shared memory behind."""
+    if pool.workers and all(worker.alive() for worker in pool.workers):
+        for outcome in pool.start(case_exit, world=False).finish():
+            assert outcome.code == 0, (outcome.code, outcome.error, outcome.output)
+    pool.close()
 
 
 def shared_memory():
@@ -49,12 +40,15 @@ def cluster_pool(held):
     """``cluster_pool("oneccl", "mpi", "none")``: a pool of three processes, each in a cluster with this library."""
 
     def make(*names, jax=False):
+        for name in {*names} - {"none"}:
+            if vendor_libraries.folder(name) is None:
+                pytest.skip(vendor_libraries.needs(name).kwargs["reason"])
         key = (names, jax)
         if key not in held:
             for pool in held.values():
-                pool.close()
+                end(pool)
             held.clear()
-            held[key] = Pool([1] * len(names), jax=jax, own=[settings(name) for name in names])
+            held[key] = Pool([1] * len(names), jax=jax, own=[vendor_libraries.options(name) for name in names])
         return held[key]
 
     return make
@@ -66,7 +60,7 @@ def nothing_left(held):
     before = shared_memory()
     yield
     for pool in held.values():
-        pool.close()
+        end(pool)
     held.clear()
     left = {name for name in shared_memory() - before if owned(name)}
     assert not left, f"left in /dev/shm: {sorted(left)}"

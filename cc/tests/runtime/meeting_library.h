@@ -28,12 +28,13 @@ class Hall {
 
   std::mutex mutex;
   std::condition_variable changed;
-  bool is_shut = false;                                     ///< no call returns
-  Status failure;                                           ///< what every call ends with
-  bool throws = false;                                      ///< every call does
-  bool creates_for_ever = false;                            ///< create() waits until leave()
-  bool waits_for_members = true;                            ///< create() returns when all are there
-  size_t token_bytes = 20;                                  ///< of each token
+  bool is_shut = false;           ///< no call returns
+  Status failure;                 ///< what every call ends with
+  bool throws = false;            ///< every call does
+  bool creates_for_ever = false;  ///< create() waits until leave()
+  bool keeps_destroying = false;  ///< members that are destroyed wait until it is not so any more
+  bool waits_for_members = true;  ///< create() returns when all are there
+  size_t token_bytes = 20;        ///< of each token
   std::vector<std::pair<std::string, ccl::Group>> created;  ///< with the token's first member's number
   std::vector<std::pair<const void*, const void*>> given;   ///< source and target of each call, as they came
   int tokens = 0, inside = 0, calls = 0, left = 0, destroyed = 0, crowded = 0;
@@ -94,7 +95,10 @@ class MeetingLibrary final : public ccl::Library {
    public:
     Member(std::shared_ptr<Hall> hall, ccl::Group group) : hall_(std::move(hall)), group_(std::move(group)) {}
     ~Member() override {
-      hall_->set([this] { ++hall_->destroyed; });
+      std::unique_lock<std::mutex> lock(hall_->mutex);
+      hall_->changed.wait(lock, [this] { return !hall_->keeps_destroying; });
+      ++hall_->destroyed;
+      hall_->changed.notify_all();
     }
 
     Status reduce(const void* source, void* target, size_t count, schedule::DataType type, schedule::ReduceOp,

@@ -109,7 +109,9 @@ struct Cluster {
     }
   }
   ~Cluster() {
-    hall->set([this] { hall->is_shut = hall->creates_for_ever = false, hall->waits_for_members = false; });
+    hall->set([this] {
+      hall->is_shut = hall->creates_for_ever = hall->keeps_destroying = false, hall->waits_for_members = false;
+    });
     hall->set([this] { hall->failure = Status(Kind::kAborted, Scope::kCall, "over", "the test is over"); });
     in_use.clear();
     CHECK(waitForNativeThreads(20 * kSecondNs));
@@ -117,7 +119,7 @@ struct Cluster {
 
   OpenOptions options(int32_t rank) {
     const auto place = static_cast<size_t>(rank);
-    return {libraries[place], all, rank, clients[place], timeout_ns, "job"};
+    return {libraries[place], all, rank, clients[place], timeout_ns, "job", ""};
   }
   void open() {
     in_use.resize(all.size());

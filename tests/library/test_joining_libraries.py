@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""init() with vendors' libraries: slow ones are told of, and what cannot be used is one clear error for every process, in time."""
+
+import library_faults
+import pytest
+import vendor_libraries
+
+
+def test_slow_loading_is_told(cluster_pool):
+    """C127: the others say whom they wait for and what it does, and then all works."""
+    pool = cluster_pool("oneccl", "oneccl", "mpi", "mpi")
+    running = pool.start(library_faults.case_slow_loading, 2, 6.5, library_faults.FORCED, world=False)
+    for index in (0, 1, 3):
+        running.see(index, "have loaded the library of their cluster, missing: 2")
+    for outcome in running.finish():
+        outcome.get()
+
+
+WRONG = {
+    "unknown name": ({"JHETCC_LIBRARY": "onecll"}, "BadArgumentError", ("JHETCC_LIBRARY", "oneccl, mpi")),
+    "missing path": (
+        {"JHETCC_LIBRARY": "mpi", "JHETCC_LIBRARY_PATH": "/nowhere/at/all"},
+        "UnavailableError",
+        ("/nowhere/at/all",),
+    ),
+    "two devices": (
+        {"JHETCC_LIBRARY": "oneccl", "devices": "2"},
+        "BadArgumentError",
+        ("JHETCC_LIBRARY=oneccl", "one process a device"),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_cannot_be_used_is_refused_on_all(cluster_pool, wrong):
+    """The process itself is told what to do, the others that it failed and why; nobody waits for init_timeout."""
+    environment, kind, words = WRONG[wrong]
+    if "devices" in environment:
+        cluster_pool("oneccl")  # skipped where it is not there
+        environment = vendor_libraries.options("oneccl") | environment
+    pool = cluster_pool("none", "none", "none")
+    # A wrong setting is refused before anybody is met: the others wait for that process as for any that ended.
+    timeout = 6 if wrong == "unknown name" else 60
+    outcomes = pool.attempt(library_faults.case_init, [{}, environment, {}], timeout, world=False)
+    rows = [outcome.get() for outcome in outcomes]
+    assert rows[1][0] == kind, rows
+    for word in words:
+        assert word in rows[1][2], rows[1]
+    for row in (rows[0], rows[2]):
+        if wrong == "unknown name":
+            assert row[1] == "init_timeout" and "process 1 of 3" in row[2], row
+        else:
+            assert row[1] == "init_failed" and rows[1][2] in row[2], row
+    assert all(row[3] < 20 for row in rows), rows
+
+
+def test_versions_that_differ_under_one_label_are_refused(cluster_pool):
+    pool = cluster_pool("mpi", "mpi", "none")
+    mine = vendor_libraries.options("mpi") | {"JHETCC_CLUSTER": "left"}
+    outcomes = pool.attempt(library_faults.case_two_versions, [mine, mine, {}], ["5.0", "5.1", ""], 60, world=False)
+    texts = {outcome.get()[2] for outcome in outcomes}
+    assert all(outcome.get()[:2] == ("BadArgumentError", "cluster_label") for outcome in outcomes)
+    (text,) = texts
+    assert "'left'" in text and "5.0" in text and "5.1" in text
+
+
+def test_versions_that_differ_are_two_clusters(cluster_pool):
+    pool = cluster_pool("mpi", "mpi")
+    names = pool.attempt(library_faults.case_two_clusters, ["5.0", "5.1"], world=False)
+    assert [outcome.get() for outcome in names] == [2, 2]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_library_that_does_not_open_fails_on_all_at_once(cluster_pool, who):
+    pool = cluster_pool("oneccl", "oneccl", "oneccl")
+    rows = [o.get() for o in pool.attempt(library_faults.case_open_fails, who, 60, world=False)]
+    assert rows[who][1] == "library_failed" and "no way between them" in rows[who][2]
+    for k, row in enumerate(rows):
+        assert row[3] < 20, rows
+        if k != who:
+            assert "no way between them" in row[2], row
+    pool.kill()
