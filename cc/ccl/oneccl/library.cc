@@ -17,6 +17,7 @@ const std::string kHint =
 /// oneCCL reads them when it is loaded. Its defaults let a thread of its own spin against the rank.
 void applySettings(const LoadOptions& options, const std::string& file) {
   setDefault("CCL_LOG_LEVEL", "error");  // it warns about each of these settings and names; of this one it does anyway
+  setDefault("IPATH_NO_BACKTRACE", "1");  // no signal handlers of libpsm, which Debian's libfabric loads
   setDefault("CCL_ATL_TRANSPORT", "ofi");
   setDefault("CCL_ATL_SHM", "1");
   if (options.is_crowded) {
