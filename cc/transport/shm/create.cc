@@ -172,7 +172,7 @@ Status checkHello(const Meeting& meeting, const Hello& mine, const Hello& peer) 
 
 std::string describe(const std::string& names, pid_t peer_pid, const std::string& why_not) {
   return "shm " + names + " (process " + std::to_string(peer_pid) +
-         (why_not.empty() ? ", reads its memory)" : ", payloads through the ring: " + why_not + ")");
+         (why_not.empty() ? ", may read its memory)" : ", payloads through the ring: " + why_not + ")");
 }
 
 Result<std::unique_ptr<Endpoint>> create(Fd unix_socket, bool creator, const Options& options, std::string description,
