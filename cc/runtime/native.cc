@@ -108,6 +108,7 @@ class Staging {
 void closeLibrary(const std::shared_ptr<const LibraryInUse>& in_use, int64_t timeout_ns) {
   // Without a thread it is left behind, as if it were stuck.
   auto* kept = new std::shared_ptr<ccl::Communicator>(std::exchange(in_use->first, nullptr));
+  if (*kept && !in_use->library->capabilities().destroys_alone) (*kept)->leave();
   const bool has_thread = detachedThread("jhetcc-library", [kept] { delete kept; }).isOk();
   if (!waitForNativeThreads(std::max(timeout_ns, kMomentNs)) || !has_thread) in_use->library->leave();
 }
@@ -206,7 +207,8 @@ class NativeWorker::Loop {
     return true;
   }
   /// `give_up`: a call under way is lost; else there is none.
-  void close(bool give_up) {
+  void close(bool give_up, bool is_whole) {
+    if (!is_whole) has_lost_.store(true);
     {
       std::lock_guard<std::mutex> copying(copy_mutex_);  // a copy under way ends first, none begins any more
       is_closed_.store(true);
@@ -240,6 +242,10 @@ class NativeWorker::Loop {
       ended_.emplace_back(token, std::move(status));
       has_ended_.store(true, std::memory_order_release);
       if (wake_) wake_();
+    }
+    const bool leaves = has_lost_.load() || in_use_->is_closing.load();
+    for (auto& [members, made] : circles_) {
+      if (made && made != first_ && leaves && !in_use_->library->capabilities().destroys_alone) made->leave();
     }
     circles_.clear();
     first_ = nullptr;
@@ -349,6 +355,7 @@ class NativeWorker::Loop {
 
   std::atomic<size_t> waiting_count_{0};
   std::atomic<bool> has_ended_{false};
+  std::atomic<bool> has_lost_{false};   ///< a member, perhaps
   std::atomic<bool> is_closed_{false};  ///< set under copy_mutex_
   std::mutex copy_mutex_;               ///< held while the caller's memory is touched; never while a library is called
   std::mutex mutex_;                    ///< guards what follows
@@ -377,7 +384,7 @@ NativeWorker::~NativeWorker() { end(); }
 
 void NativeWorker::start(engine::NativeCall call) { loop_->push(std::move(call), loop_); }
 bool NativeWorker::poll(engine::NativeSink& sink) { return loop_->poll(sink); }
-void NativeWorker::drop() { loop_->close(true); }
-void NativeWorker::end() { loop_->close(false); }
+void NativeWorker::drop() { loop_->close(true, false); }
+void NativeWorker::end(bool is_whole) { loop_->close(false, is_whole); }
 
 }  // namespace jhetcc::runtime

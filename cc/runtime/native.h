@@ -28,6 +28,7 @@ struct LibraryInUse {
   /// The first communicator made here uses `first`, on all members alike; others have their own even of the same ranks:
   /// their calls come in any order.
   mutable std::atomic<bool> is_first_taken{false};
+  mutable std::atomic<bool> is_closing{false};   ///< members may be gone already, each closes when it likes
   mutable std::atomic<bool> is_given_up{false};  ///< a call never came back: nothing can be made any more
 };
 
@@ -62,8 +63,8 @@ class NativeWorker final : public engine::NativePort {
   void start(engine::NativeCall call) override;
   bool poll(engine::NativeSink& sink) override;
   void drop() override;
-  /// Its thread ends, once no call is under way; nothing can be started any more.
-  void end();
+  /// Its thread ends, once no call is under way; nothing can be started any more. `is_whole`: no member is lost.
+  void end(bool is_whole = true);
 
  private:
   class Loop;

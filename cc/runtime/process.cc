@@ -118,11 +118,18 @@ void Process::destroyCommunicator(const std::string& name) {
     communicator->closed.store(true);
     forgetCalls();
   }
+  bool is_whole = true;
   for (size_t slot = 0; slot < runners_.size(); ++slot) {
     if (communicator->member_of_slot[slot] < 0) continue;
-    runners_[slot]->withEngine([&](engine::Engine& engine) { engine.destroyCommunicator(communicator->id); });
+    runners_[slot]->withEngine([&](engine::Engine& engine) {
+      const control::Membership* membership = engine.membership(communicator->id);
+      for (size_t member = 0; membership && member < communicator->world_ranks.size(); ++member) {
+        is_whole = is_whole && !membership->verdict() && !membership->isGone(static_cast<int>(member));
+      }
+      engine.destroyCommunicator(communicator->id);
+    });
   }
-  for (auto& native : communicator->natives) native->end();
+  for (auto& native : communicator->natives) native->end(is_whole);
 }
 
 std::shared_ptr<Communicator> Process::find(std::string_view name) {
@@ -251,6 +258,7 @@ void Process::close(int64_t timeout_ns) {
     }
     runner->stop();
   }
+  if (library_) library_->is_closing.store(true);
   for (auto& [name, communicator] : communicators_) {
     for (auto& native : communicator->natives) native->end();
   }

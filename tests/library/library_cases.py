@@ -104,4 +104,36 @@ def case_two_threads(comm, rounds, count):
         twin.close()
 
 
+def case_training(comm):
+    """psum in jit against numpy, and some steps of descent on a pytree whose gradients are averaged."""
+    import jax
+    import jax.numpy as jnp
+
+    import jhetcc.ops as jh
+
+    x = np.arange(3001, dtype=np.float32) + comm.rank
+    want = sum(np.arange(3001, dtype=np.float32) + rank for rank in range(comm.size))
+    assert (np.asarray(jax.jit(jh.psum)(x)) == want).all()
+
+    def loss(weights, inputs):
+        return jnp.mean((jnp.tanh(inputs @ weights["a"]) @ weights["b"] - 1) ** 2)
+
+    @jax.jit
+    def step(weights, inputs):
+        value, gradient = jax.value_and_grad(lambda w: jh.pmean(loss(w, inputs)))(weights)
+        gradient = jh.pmean(gradient)
+        return value, jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient)
+
+    rng = np.random.default_rng(1)
+    weights = {"a": rng.normal(size=(40, 30)).astype(np.float32), "b": rng.normal(size=(30, 1)).astype(np.float32)}
+    inputs = np.random.default_rng(comm.rank).normal(size=(16, 40)).astype(np.float32)
+    values = []
+    for _ in range(10):
+        value, weights = step(weights, inputs)
+        values.append(float(value))
+    assert values[-1] < values[0], values
+    return hashlib.sha256(b"".join(np.asarray(weights[name]).tobytes() for name in sorted(weights))).hexdigest()
+
+
 ALL = [dtype.name for dtype in REDUCE]
+FLOATS = [dtype.name for dtype in REDUCE if dtype.kind not in "iub"]

@@ -209,3 +209,13 @@ def case_exit_in_call(comm, count):
     settle()
     until_error(lambda: comm.all_reduce(data))
     sys.exit(40 + comm.rank)
+
+
+def case_late(comm, late):
+    """One process ends when the others are gone; none had any trouble."""
+    comm.all_reduce(np.ones(20_000, np.float32))
+    part = comm.split(0, name="part")
+    part.all_reduce(np.ones(20_000, np.float32))
+    if comm.rank == late:
+        end("waiting", 40 + comm.rank)
+    sys.exit(40 + comm.rank)

@@ -119,3 +119,18 @@ def test_a_part_without_the_victim_goes_on_with_its_libraries(cluster_pool, vict
     finally:
         pool.kill()
     assert all(("mpi" if victim == 0 else "oneccl") in text.lower() for text in texts), texts
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("job", [("mpi",) * 2, ("oneccl",) * 2], ids=str)
+def test_processes_that_end_at_different_times_all_end_well(cluster_pool, job, late):
+    pool = cluster_pool(*job)
+    try:
+        running = pool.start(library_faults.case_late, late, options=SHORT)
+        running.expect(late, word="waiting")
+        (first,) = running.finish(1 - late)
+        running.tell(late)
+        (last,) = running.finish(late)
+        assert (first.code, last.code) == (41 - late, 40 + late), (first.output, last.output)
+    finally:
+        pool.kill()

@@ -30,3 +30,37 @@ def test_every_call(cluster_pool, job, way):
             assert name in texts[0].lower(), texts[0]
     bits = pool.run(library_cases.case_bits, library_cases.ALL, (1, 3001), options=options)
     assert len(set(bits)) == 1, bits
+
+
+@pytest.mark.parametrize("job", ["2+2", "interleaved"])
+def test_parts_within_and_across_clusters(cluster_pool, job):
+    """Circles are made when a part first calls its library; parts of parts, and the whole again."""
+    pool = cluster_pool(*JOBS[job])
+    for colors in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, -1]):
+        texts = pool.run(library_cases.case_parts, colors, [3, 2, 1, 0], options=WAYS["forced"])
+        assert [text is None for text in texts] == [color < 0 for color in colors]
+        together = [JOBS[job][rank] for rank in range(4) if colors[rank] == colors[0]]
+        for name in {name for name in together if together.count(name) > 1}:
+            assert name in texts[0].lower(), texts[0]
+
+
+@pytest.mark.parametrize("job", ["two of one", "2+2"])
+def test_two_threads_with_a_communicator_each(cluster_pool, job):
+    """Calls of two communicators of the same ranks meet in any order, and never each other."""
+    cluster_pool(*JOBS[job]).run(library_cases.case_two_threads, 30, 5000, options=WAYS["forced"])
+
+
+@pytest.mark.parametrize("job", ["2+2"])
+def test_every_dtype_in_chunks(cluster_pool, job):
+    """Pairs that a library refuses are reduced by owner add or flat, with the same bits everywhere."""
+    pool = cluster_pool(*JOBS[job])
+    pool.run(library_cases.case_tables, library_cases.ALL, (7, 2001), options=WAYS["forced"])
+    digests = pool.run(library_cases.case_scattered_bits, library_cases.FLOATS, 5003, options=WAYS["forced"])
+    assert all(digest == digests[0] for digest in digests)
+
+
+@pytest.mark.parametrize("job", ["2+1"])
+def test_inside_jit_and_under_grad(cluster_pool, job):
+    pool = cluster_pool(*JOBS[job], jax=True)
+    losses = pool.run(library_cases.case_training, options=WAYS["forced"])
+    assert len(set(losses)) == 1

@@ -100,6 +100,7 @@ Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
   Capabilities capabilities;
   capabilities.name = "oneccl";
   capabilities.version = versionText(version);
+  capabilities.destroys_alone = false;  // without the member that made the token it ends the whole process
   capabilities.refuses =
       refusals([](schedule::ReduceOp op, schedule::DataType type) { return opNumber(op, type) != kNone; });
   return std::shared_ptr<Library>(std::make_shared<OnecclLibrary>(abi.value(), std::move(capabilities)));

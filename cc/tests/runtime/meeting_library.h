@@ -62,6 +62,7 @@ class MeetingLibrary final : public ccl::Library {
     capabilities_.version = "7.1";
   }
   const ccl::Capabilities& capabilities() const override { return capabilities_; }
+  void needsMembersToEnd() { capabilities_.destroys_alone = false; }
 
   Result<std::string> makeToken(int32_t, bool) override {
     std::lock_guard<std::mutex> lock(hall_->mutex);
@@ -96,6 +97,7 @@ class MeetingLibrary final : public ccl::Library {
     Member(std::shared_ptr<Hall> hall, ccl::Group group) : hall_(std::move(hall)), group_(std::move(group)) {}
     ~Member() override {
       std::unique_lock<std::mutex> lock(hall_->mutex);
+      if (is_left_) return;
       hall_->changed.wait(lock, [this] { return !hall_->keeps_destroying; });
       ++hall_->destroyed;
       hall_->changed.notify_all();
@@ -123,7 +125,7 @@ class MeetingLibrary final : public ccl::Library {
     Status exchange(const std::vector<Transfer>&, ccl::Stream) override { return unused(); }
     Status abort() override { return unused(); }
     void leave() override {
-      hall_->set([this] { ++hall_->left; });
+      hall_->set([this] { ++hall_->left, is_left_ = true; });
     }
 
    private:
@@ -173,7 +175,7 @@ class MeetingLibrary final : public ccl::Library {
 
     const std::shared_ptr<Hall> hall_;
     const ccl::Group group_;
-    bool is_busy_ = false;  ///< guarded by the hall's mutex
+    bool is_busy_ = false, is_left_ = false;  ///< guarded by the hall's mutex
     int call_ = 0;
   };
 

@@ -397,5 +397,23 @@ TEST_CASE("a communicator that ends destroys its circles") {
   CHECK(cluster.hall->destroyed == 2);
 }
 
+TEST_CASE("what can only be destroyed together is left behind when a member may be gone") {
+  for (const bool is_whole : {true, false}) {
+    CAPTURE(is_whole);
+    Cluster cluster(2);
+    for (auto& library : cluster.libraries) library->needsMembersToEnd();
+    cluster.open();
+    cluster.ranks({0, 1}, 4);
+    auto ranks = cluster.ranks({0, 1}, 5);
+    together(ranks, StepKind::kNativeAllReduce, cluster.all, -1);
+    for (auto& rank : ranks) rank->worker.end(is_whole);
+    CHECK(waitForNativeThreads(20 * kSecondNs));
+    CHECK(cluster.hall->destroyed == (is_whole ? 2 : 0));
+    CHECK(cluster.hall->left == (is_whole ? 0 : 2));
+    for (auto& in_use : cluster.in_use) closeLibrary(in_use, 20 * kSecondNs);  // each process when it likes
+    CHECK(cluster.hall->left == (is_whole ? 2 : 4));
+  }
+}
+
 }  // namespace
 }  // namespace jhetcc::runtime
