@@ -79,4 +79,3 @@ def test_a_library_that_does_not_open_fails_on_all_at_once(cluster_pool, who):
         assert row[3] < 20, rows
         if k != who:
             assert "no way between them" in row[2], row
-    pool.kill()
