@@ -275,6 +275,7 @@ class Pool:
         self.jax = jax
         self.extra = dict(extra or {})
         self.workers: list[Worker] = []
+        self.pids: set[int] = set()  # of all processes so far
         self.folder = tempfile.TemporaryDirectory(prefix="jhetcc-test-")
         self._world: tuple | None = None
         self._port: HeldPort | None = None  # of the world: no other session of tests may get it
@@ -348,6 +349,7 @@ class Pool:
                 if worker is not None:
                     worker.end()
                 worker = Worker(index, devices, self.extra, self.folder.name)
+                self.pids.add(worker.pid)
             self.workers.append(worker)
 
     def kill(self) -> None:

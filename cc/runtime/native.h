@@ -26,7 +26,7 @@ struct LibraryInUse {
   std::shared_ptr<control::StoreClient> store;  ///< by which members tell each other tokens
   int64_t timeout_ns = 0;                       ///< for a token to come
   /// The first communicator made here uses `first`, on all members alike; others have their own even of the same ranks:
-  /// their calls come in any order.
+  /// a call that is given up ends one of them, not all.
   mutable std::atomic<bool> is_first_taken{false};
   mutable std::atomic<bool> is_closing{false};   ///< members may be gone already, each closes when it likes
   mutable std::atomic<bool> is_given_up{false};  ///< a call never came back: nothing can be made any more

@@ -14,16 +14,16 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "raw"))  # its cases are used here, too
 
 
+PIDS = set()
+
+
 def end(pool):
     """Ends the processes as programs end: a library that is killed leaves names of shared memory behind."""
     if pool.workers and all(worker.alive() for worker in pool.workers):
         for outcome in pool.start(case_exit, world=False).finish():
             assert outcome.code == 0, (outcome.code, outcome.error, outcome.output)
     pool.close()
-
-
-def shared_memory():
-    return set(os.listdir("/dev/shm"))
+    PIDS.update(pool.pids)
 
 
 @pytest.fixture(scope="session")
@@ -56,15 +56,12 @@ def cluster_pool(held):
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left(held):
-    """After each file there are no processes of its pools, and no names in /dev/shm that were not there before."""
-    before = shared_memory()
+    """After each file the processes of its pools are gone, and so is what they had in /dev/shm under their numbers."""
     yield
     for pool in held.values():
         end(pool)
     held.clear()
-    left = {name for name in shared_memory() - before if owned(name)}
+    assert not [pid for pid in PIDS if os.path.exists(f"/proc/{pid}")]
+    left = [name for name in os.listdir("/dev/shm") if name.split(":")[0] in map(str, PIDS)]
+    PIDS.clear()
     assert not left, f"left in /dev/shm: {sorted(left)}"
-
-
-def owned(name):
-    return (pathlib.Path("/dev/shm") / name).stat().st_uid == os.getuid()

@@ -4,6 +4,7 @@
 import dataclasses
 import os
 import sys
+import threading
 import time
 
 import numpy as np
@@ -63,16 +64,25 @@ def case_stream(comm, count):
     end((type(error).__name__, error.ranks, str(error), seconds, goes_on(comm)), 40 + comm.rank)
 
 
-def case_abort(comm, who):
-    """One rank never calls, and ends the communicator while the others wait for it."""
-    data = np.ones(200_000, np.float32)
+def case_abort(comm, who, is_streaming):
+    """One rank ends the communicator: while the others wait for it, or while all are in calls of their libraries."""
+    data = np.ones(500_000, np.float32)
     comm.all_reduce(data)
     settle()
-    if comm.rank == who:
+
+    def end_it():
         hear()
         comm.abort("enough")
+
+    ender = threading.Thread(target=end_it)
+    if comm.rank == who:
+        ender.start()
+        if not is_streaming:
+            ender.join()
     error, _ = until_error(lambda: comm.all_reduce(data))
-    end((type(error).__name__, str(error)), 40 + comm.rank)
+    if comm.rank == who:
+        ender.join()
+    end((type(error).__name__, str(error), goes_on(comm)[0]), 40 + comm.rank)
 
 
 def case_mismatch(comm, odd):

@@ -79,10 +79,14 @@ def test_processes_end_with_their_own_code(cluster_pool, job):
         pool.kill()
 
 
-def test_abort_while_members_are_in_a_call(cluster_pool):
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_abort(cluster_pool, is_streaming):
+    """Also in the middle of calls, which nobody can free: all raise soon, go on, and end."""
     pool = cluster_pool(*TWO_AND_TWO)
     try:
-        running = settled(pool, library_faults.case_abort, 3, options=SHORT | {"JHETCC_OPERATION_TIMEOUT": "60s"})
+        running = settled(
+            pool, library_faults.case_abort, 3, is_streaming, options=SHORT | {"JHETCC_OPERATION_TIMEOUT": "60s"}
+        )
         running.linger(0.3)
         running.tell(3)
         rows = [running.word(k, 1) for k in range(4)]
@@ -91,7 +95,9 @@ def test_abort_while_members_are_in_a_call(cluster_pool):
         assert [outcome.code for outcome in running.finish()] == [40, 41, 42, 43]
     finally:
         pool.kill()
-    assert all(kind == "AbortedError" and "enough" in text for kind, text in rows), rows
+    assert all(
+        kind == "AbortedError" and "enough" in text and members == (0, 1, 2, 3) for kind, text, members in rows
+    ), rows
 
 
 @pytest.mark.parametrize("odd", [0, 3])
