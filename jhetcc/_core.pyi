@@ -126,7 +126,7 @@ class Library:
     def refuses(self) -> list[tuple[int, int]]:
         """Pairs of a reduction and a type, by their numbers in schedules."""
 
-def use_library(process: Process, library: Library, world_ranks: Sequence[int], world_rank: int, store: StoreClient, job: str, timeout: float) -> None: ...
+def use_library(process: Process, library: Library, world_ranks: Sequence[int], world_rank: int, store: StoreClient, job: str, ended_key: str, timeout: float) -> None: ...
 
 def reduce(target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], sources: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], dtype: int, op: int, divisor: int = 0) -> None:
     """
