@@ -29,7 +29,7 @@ def timeline(recordings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         shift = recording["clock"]["wall_ns"] - recording["clock"]["monotonic_ns"]
         open_: dict[tuple[Any, ...], dict[str, Any]] = {}
         for event in recording["events"]:
-            what, _, phase = event["event"].rpartition("_")
+            what, _, phase = event["event"].rpartition(" ")
             if what not in ("operation", "step"):
                 continue
             # An operation of a rank is told from others by its number, an iteration of its steps by both.

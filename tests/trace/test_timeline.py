@@ -3,6 +3,7 @@
 
 import json
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -24,13 +25,13 @@ def recording(*events, shift=1000):
 
 def test_operations_and_steps_of_two_processes():
     one = recording(
-        event("operation_started", 1000),
-        event("step_started", 2000, argument=5, step=3, index=1, bytes=64),
-        event("step_finished", 2500, argument=5, step=3, index=1, bytes=64),
+        event("operation started", 1000),
+        event("step started", 2000, argument=5, step=3, index=1, bytes=64),
+        event("step finished", 2500, argument=5, step=3, index=1, bytes=64),
         event("suspected", 2600),
-        event("operation_finished", 3000, bytes=99),
+        event("operation finished", 3000, bytes=99),
     )
-    two = recording(event("operation_started", 1000, rank=1), shift=5000)
+    two = recording(event("operation started", 1000, rank=1), shift=5000)
     found = timeline([one, two])
     shown = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"]) for e in found if e["ph"] == "X"]
     assert shown == [("#0", 0, 0, 2.0, 2.0), ("native_reduce 1", 0, 4, 3.0, 0.5)]
@@ -43,7 +44,7 @@ def test_operations_and_steps_of_two_processes():
 
 def test_the_command(tmp_path, capsys):
     (tmp_path / "a.json").write_text(
-        json.dumps(recording(event("operation_started", 1), event("operation_finished", 2)))
+        json.dumps(recording(event("operation started", 1), event("operation finished", 2)))
     )
     assert main(["trace", str(tmp_path / "a.json"), "-o", str(tmp_path / "out.json")]) == 0
     assert "1 operations and steps" in capsys.readouterr().out
@@ -57,7 +58,7 @@ def case_recorded(algorithm, folder):
     """One all-reduce over two clusters in chunks of 4 KiB; returns the file of what was recorded."""
     os.environ["JHETCC_CLUSTER"] = "ab"[here()["process_id"]]
     os.environ["JHETCC_ALGORITHM"], os.environ["JHETCC_CHUNK_BYTES"] = algorithm, "4096"
-    comm = jhetcc.init(**here(), devices=2, timeout=30)
+    comm = jhetcc.init(**here() | {"devices": 2}, timeout=30)
     try:
         comm.all_reduce([np.ones(50_000, np.float32) for _ in comm.local_ranks])
         return comm.record(folder)
@@ -71,8 +72,8 @@ def case_recorded(algorithm, folder):
 def test_stages_overlap_where_they_are_pipelined(pools, tmp_path, algorithm, overlaps):
     """On a border, reducing a chunk inside the cluster and handing out an earlier one: both before the last chunk has come."""
     outcomes = pools(1, 1).attempt(case_recorded, algorithm, str(tmp_path), world=False)
-    files = [outcome.get() for outcome in outcomes]
-    events = [e for e in timeline([json.load(open(file)) for file in files]) if e["ph"] == "X" and e["cat"] == "step"]  # noqa: SIM115
+    recordings = [json.loads(pathlib.Path(outcome.get()).read_text()) for outcome in outcomes]
+    events = [e for e in timeline(recordings) if e["ph"] == "X" and e["cat"] == "step"]
     assert bool(events) == overlaps  # in one chunk there is nothing to show
     if overlaps:
         lanes = {}

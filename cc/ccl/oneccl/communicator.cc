@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 
 #include "base/exit.h"
@@ -16,6 +17,16 @@
 namespace jhetcc::ccl::oneccl {
 namespace {
 
+/// Ended; waited for by its parent or not.
+bool isGone(pid_t pid) {
+  if (pid <= 0) return false;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(file, text)) return ::kill(pid, 0) != 0 && errno == ESRCH;
+  const size_t end = text.rfind(')');  // the state follows the name, which may hold anything
+  return end != std::string::npos && end + 2 < text.size() && (text[end + 2] == 'Z' || text[end + 2] == 'X');
+}
+
 /// libfabric names the segment of a process /dev/shm/<pid>:<n>:<n> and leaves it where a communicator was not
 /// destroyed. Takes away this process's own, and those of members that were killed and could not.
 void sweepSegments() {
@@ -24,7 +35,7 @@ void sweepSegments() {
     if (colon == 0 || colon == std::string::npos || name.find_first_not_of("0123456789:") != std::string::npos)
       return false;
     const pid_t pid = std::atoi(name.c_str());
-    return pid == ::getpid() || (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH);
+    return pid == ::getpid() || isGone(pid);
   });
 }
 
