@@ -96,6 +96,7 @@ $(VENV)/.packages: $(VENV)/.setup
 
 # A regular wheel, built in a directory that stays: a change compiles only what it touches.
 $(VENV)/.installed: $(VENV)/.packages $(SOURCES)
+	@echo "building the core: some minutes the first time"
 	@rm -rf $(VENV)/wheel
 	$(BUILD)/bin/pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(VENV)/wheel .
 	$(PIP) install --force-reinstall --no-deps $(VENV)/wheel/*.whl

@@ -67,6 +67,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "_core":  # asked for by `from jhetcc import _core`, before Python looks for the file
+        try:
+            return importlib.import_module("jhetcc._core")
+        except ModuleNotFoundError:
+            raise ImportError(
+                f"{__path__[0]} has no compiled core (jhetcc._core). Where this is the source tree, it hides the installed package: "
+                "run from another folder, or with python -P. Else install it with pip"
+            ) from None
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'jhetcc' has no attribute {name!r}")

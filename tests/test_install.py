@@ -52,6 +52,17 @@ def test_the_package_is_typed():
     assert (folder / "py.typed").exists() and (folder / "_core.pyi").exists()
 
 
+def test_a_source_tree_without_the_core_says_what_to_do(tmp_path):
+    """It hides the installed package from a script in the folder beside it."""
+    core = pathlib.Path(jhetcc.__file__).parent
+    shutil.copytree(core, tmp_path / "jhetcc", ignore=shutil.ignore_patterns("_core*.so", "__pycache__"))
+    (tmp_path / "script.py").write_text("import jhetcc\njhetcc.init(num_processes=1)\n")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1 and "no compiled core" in done.stderr and "python -P" in done.stderr, done.stderr
+
+
 def test_the_command_is_installed():
     scripts = importlib.metadata.entry_points(group="console_scripts")
     assert any(script.name == "jhetcc" and script.value == "jhetcc.cli:main" for script in scripts)

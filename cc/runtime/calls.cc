@@ -14,6 +14,13 @@ class BlockingTicket final : public Ticket {
   void resolve() override {}
 };
 
+/// A result may take the place of its input, all of it or nothing: schedules know of no other overlap.
+bool overlapsPartly(const engine::Buffers& buffers) {
+  const auto input = reinterpret_cast<uintptr_t>(buffers.input), output = reinterpret_cast<uintptr_t>(buffers.output);
+  if (input == output && buffers.input_bytes == buffers.output_bytes) return false;
+  return input < output + buffers.output_bytes && output < input + buffers.input_bytes;
+}
+
 class Flag {
  public:
   explicit Flag(std::atomic<bool>& flag) : flag_(flag), taken_(!flag.exchange(true, std::memory_order_acquire)) {}
@@ -112,6 +119,13 @@ Status Process::run(const Prepared& prepared, const engine::Buffers* buffers, si
     return Status(Kind::kAborted, Scope::kCommunicator, "closed",
                   prepared.commands->text + ": \"" + communicator.name +
                       "\" was closed or replaced by shrink(); use the new one");
+  }
+  for (size_t k = 0; k < count; ++k) {
+    if (!overlapsPartly(buffers[k])) continue;
+    return Status(Kind::kBadArgument, Scope::kCall, "overlap",
+                  prepared.commands->text +
+                      ": out= shares part of its memory with the input. Give an array of its own, "
+                      "or, where both have the same size, the input itself");
   }
   Flag flag(communicator.in_blocking_call);
   if (!flag.isTaken()) {

@@ -131,7 +131,7 @@ def read_arguments(arguments: Sequence[str]) -> Job:
         raise _wrong(f"cannot find script {command[0]} from directory {os.getcwd()}")
     if command[0] == "-m" and len(command) < 2:
         raise _wrong("-m needs the name of a module")
-    islands = parse_islands(values.islands) if values.islands else (Island("cpu", 1),) * (values.n or 1)
+    islands = parse_islands(values.islands) if values.islands is not None else (Island("cpu", 1),) * (values.n or 1)
     return Job(islands, tuple(command), values.log_dir, values.timeout, values.grace)
 
 

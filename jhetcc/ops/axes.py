@@ -112,7 +112,8 @@ def resolve(axis_name: AxisName, function: str, *, hierarchical: bool = False) -
     if not communicator.local_ranks:
         raise BadArgumentError(
             f"{function}: this process is not a member of communicator '{name}' ({communicator.size} ranks); only its "
-            "members may call operations on it",
+            "members may call operations on it"
+            + (". An island of several processes is reached over a mesh of comm.island_devices" if over else ""),
             code="not_a_member",
         )
     return Axes(local, name, communicator.size, over)

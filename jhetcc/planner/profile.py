@@ -97,7 +97,7 @@ class Profile:
         """
         try:
             found = json.loads(text)
-        except json.JSONDecodeError as why:
+        except (json.JSONDecodeError, RecursionError) as why:
             raise ValueError(f"profile: not JSON: {why}") from None
         if not isinstance(found, dict) or found.pop("form", None) != _FORM:
             raise ValueError(f'profile: not an object with "form": {_FORM}')

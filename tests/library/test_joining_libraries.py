@@ -2,6 +2,7 @@
 """init() with vendors' libraries: slow ones are told of, and what cannot be used is one clear error for every process, in time."""
 
 import library_faults
+import processes
 import pytest
 import vendor_libraries
 
@@ -79,3 +80,28 @@ def test_a_library_that_does_not_open_fails_on_all_at_once(cluster_pool, who):
         assert row[3] < 20, rows
         if k != who:
             assert "no way between them" in row[2], row
+
+
+def test_a_fork_of_a_process_with_a_library_ends():
+    """Three ranks: more than processors, so oneCCL has a thread of its own; the child does not wait for it."""
+    settings = vendor_libraries.options("oneccl") if vendor_libraries.folder("oneccl") else pytest.skip("no oneCCL")
+    source = """
+import jhetcc, numpy, sys, time
+comm = jhetcc.init(devices=1)
+comm.all_reduce(numpy.ones(1000))
+child = os.fork()
+if child == 0:
+    sys.exit(7)
+deadline = time.monotonic() + 20
+while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+    time.sleep(0.01)
+if ended == (0, 0):
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+comm.all_reduce(numpy.ones(1000))
+comm.close()
+print(ended != (0, 0) and os.waitstatus_to_exitcode(ended[1]), flush=True)
+"""
+    extra = settings | {"JHETCC_ALGORITHM": "hierarchical"}
+    for code, output, _ in processes.run_scripts(source, (1, 1, 1), extra=extra):
+        assert code == 0 and output.splitlines()[-1] == "7", output

@@ -114,3 +114,25 @@ def test_communicators_in_several_threads(pools):
     for outcome in pools(1, 1).attempt(case_threads, 50, options=options):
         ends = outcome.get()
         assert len(ends) == 3 and set(ends) <= {"done", "wait_cycle", "second_thread"}, ends
+
+
+def case_overlap(comm):
+    """What shares a part of its memory with the input is refused; the input itself is not, nor a neighbour."""
+    memory = np.zeros(3000)
+    told = []
+    for out in (memory[1:1001], memory[999:1999]):
+        try:
+            comm.all_reduce(memory[:1000], out=out)
+        except jhetcc.BadArgumentError as error:
+            told.append((error.code, str(error)))
+    comm.all_gather(memory[:1000], out=memory[1000:3000].reshape(2, 1000))
+    comm.all_reduce(memory[:1000], out=memory[:1000])
+    return told
+
+
+def test_results_that_overlap_the_input_in_part_are_refused(pools):
+    for outcome in pools(1, 1).attempt(case_overlap):
+        (code, text), second = outcome.get()
+        assert (
+            code == second[0] == "overlap" and "psum(f64[1000])" in text and "or, where both have the same size" in text
+        )

@@ -20,7 +20,9 @@ constexpr int64_t kJoinNs = 600'000 * kNsPerMs;  ///< the caller gives up earlie
 /// Read when the library is loaded or begins.
 void applySettings(const std::string& file) {
   setDefault("UCX_HANDLE_ERRORS", "none");  // no signal handlers of UCX in the user's program
+  setDefault("UCX_DEBUG_SIGNO", "0");       // nor for its debugging, by default SIGHUP
   setDefault("UCX_WARN_UNUSED_ENV_VARS", "n");
+  setDefault("UCX_LOG_LEVEL", "error");
   setDefault("I_MPI_PIN", "0");  // the program's threads stay where they were
   // Intel MPI brings its own libfabric and does not find that one's parts by itself.
   const std::filesystem::path folder = std::filesystem::path(file).parent_path();

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads oneCCL with settings that suit this host, and makes communicators.
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 
+#include "base/exit.h"
 #include "base/late_library.h"
 #include "ccl/oneccl/communicator.h"
 
@@ -16,7 +19,7 @@ const std::string kHint =
 
 /// oneCCL reads them when it is loaded. Its defaults let a thread of its own spin against the rank.
 void applySettings(const LoadOptions& options, const std::string& file) {
-  setDefault("CCL_LOG_LEVEL", "error");  // it warns about each of these settings and names; of this one it does anyway
+  setDefault("CCL_LOG_LEVEL", "error");   // it warns about each of these settings and names; of this one it does anyway
   setDefault("IPATH_NO_BACKTRACE", "1");  // no signal handlers of libpsm, which Debian's libfabric loads
   setDefault("CCL_ATL_TRANSPORT", "ofi");
   setDefault("CCL_ATL_SHM", "1");
@@ -91,6 +94,9 @@ Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
   applySettings(options, file.value());
   Result<LateLibrary> library = LateLibrary::load({"oneCCL", file.value(), {"libccl.so.2"}, kHint});
   if (!library.isOk()) return library.status();
+  // A fork has none of the library's threads, and its destructors would wait for them.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { (void)exitWithoutDestructors(); });
+  (void)registered;
   Result<Abi> abi = bind(library.value());
   if (!abi.isOk()) return abi.status();
   int version = 0;
