@@ -73,7 +73,9 @@ class Network:
         return ["nsenter", f"--net=/proc/{self._holders[number].pid}/ns/net"]
 
     def _do(self, number, command):
-        done = subprocess.run([*self.prefix(number), *command.split()], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*self.prefix(number), "sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise OSError(f"{command}: {done.stderr.strip()}")
 
@@ -93,7 +95,7 @@ class Network:
         for peer in near:
             self._do(number, f"ip route add {self.address(peer)} dev to{peer} src {own}")
         if number == self.count:
-            self._do(number, "sysctl -q -w net.ipv4.ip_forward=1")
+            self._do(number, "echo 1 > /proc/sys/net/ipv4/ip_forward")
             return
         for peer in range(self.count):
             if peer != number and peer not in near:
