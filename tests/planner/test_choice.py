@@ -12,7 +12,7 @@ import time
 import pytest
 
 import jhetcc.planner
-from jhetcc.planner import ALGORITHMS, Layout, candidates, plan
+from jhetcc.planner import ALGORITHMS, Layout, Link, Profile, candidates, plan
 from jhetcc.planner.common import chunk_bytes, shards
 from jhetcc.schedule import Operation
 
@@ -25,6 +25,13 @@ def test_small_goes_in_one_shot_and_large_in_two_or_round():
     assert plan(BIG, Layout.local(2)).algorithm == "two_shot"
     names = [name for name, _ in candidates(BIG, Layout(tuple(i // 8 for i in range(64))))]
     assert names.index("ring") < names.index("two_shot") < names.index("one_shot")
+
+
+def test_a_tree_costs_what_its_busiest_host_sends():
+    operation, profile = Operation("broadcast", "f32", (16 << 20,), root=0), Profile(Link(0, 0), Link(0, 1e-9), copy=0)
+    for hosts, copies in (((0, 0, 1, 1), 1), ((0, 1, 0, 1), 2), ((0, 1, 2, 3), 2), ((0, 0, 0, 0), 0)):
+        seconds = dict(candidates(operation, Layout(hosts, profile)))["tree"]
+        assert seconds == pytest.approx(copies * operation.nbytes * 1e-9, rel=0.05), hosts
 
 
 def test_candidates_are_sorted_and_named():
