@@ -53,7 +53,10 @@ def parse(arguments):
     parser.add_argument("--sizes", default="64K,1M,16M,64M", help="list; above 16M of all_reduce only")
     parser.add_argument("--rounds", type=int, default=5, help="each algorithm has a turn in each; default %(default)s")
     parser.add_argument(
-        "--within", type=float, default=4.0, help="leave out what is predicted to take so many times the best; inf: nothing"
+        "--within",
+        type=float,
+        default=4.0,
+        help="leave out what is predicted to take so many times the best; inf: nothing",
     )
     parser.add_argument("--balanced", type=int, metavar="MBIT", help="pipelined against sequential instead")
     parser.add_argument("--json", type=pathlib.Path, help="file for JSON lines")
@@ -73,10 +76,9 @@ def network_of(text):
     rates = rates * hosts if len(rates) == 1 else rates
     if hosts < 2 or ranks < 1 or len(rates) != hosts or min(rates) < 1:
         raise ValueError(f"network {text!r}: write HOSTSxRANKS@MBIT or a rate for each host, such as 3x2@1000/1000/500")
+    links = [Link(host, hosts, rate, rate) for host, rate in enumerate(rates)]
     if hosts == 2:
         links = [Link(0, 1, min(rates), min(rates))]
-    else:
-        links = [Link(host, hosts, rate, rate) for host, rate in enumerate(rates)]
     places = [host for host in range(hosts) for _ in range(ranks)]
     return links, places, [f"host{host}" for host in places]
 

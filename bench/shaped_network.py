@@ -74,7 +74,11 @@ class Network:
 
     def _do(self, number, command):
         done = subprocess.run(
-            [*self.prefix(number), "sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [*self.prefix(number), "sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise OSError(f"{command}: {done.stderr.strip()}")

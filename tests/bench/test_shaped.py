@@ -66,7 +66,11 @@ def test_rows_name_every_candidate_with_prediction_and_measurement(tmp_path):
 def test_a_killed_bench_leaves_no_process_and_no_namespace(tmp_path):
     path = tmp_path / "rows.jsonl"
     bench = subprocess.Popen(
-        command(path, "--rounds", "1000000"), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(path, "--rounds", "1000000"),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         wait_until(lambda: bench.poll() is not None or (path.exists() and path.stat().st_size))
