@@ -38,7 +38,11 @@ class Rank:
         return [{"name": one.name, "seconds": one.seconds, "chunk": one.chunk_bytes} for one in found]
 
     def run(self, text, algorithm, calls):
-        """When each call began and ended here, by a clock that all processes of the machine share."""
+        """When each call began and ended here, by a clock that all processes of the machine share.
+
+        Args:
+          algorithm: name, or name/bytes of a chunk.
+        """
         if text != self._text:
             self._text, self._calls = text, {}
             operation = Operation.parse(text)
@@ -59,7 +63,9 @@ class Rank:
         if algorithm not in self._rooms:
             self._rooms[algorithm] = Room(state.current(), f"shaped {algorithm}", range(self._comm.size))
         comm = self._rooms[algorithm].comm
-        schedule = plan(Operation.parse(text), comm.layout, algorithm=algorithm).expand(comm.rank)
+        name, _, chunk = algorithm.partition("/")
+        made = plan(Operation.parse(text), comm.layout, algorithm=name, chunk_bytes=int(chunk) if chunk else None)
+        schedule = made.expand(comm.rank)
         state.current().process.answer_plan(comm.name, comm.epoch, text, [(comm.rank, schedule.to_bytes())], None)
         return comm._raw_call(text)
 
