@@ -163,7 +163,9 @@ def memory_costs(room: Room) -> tuple[float, float]:
 
 def library_costs(room: Room) -> tuple[float, float, float]:
     """(alpha of a call, seconds a byte of a broadcast, seconds a byte of a reduction) of the library of a room's ranks."""
-    calls = [room.operation(f"broadcast(b8[{many * 64}], root=0)", "native", native_calls, 64) for many in _NATIVE_CALLS]
+    calls = [
+        room.operation(f"broadcast(b8[{many * 64}], root=0)", "native", native_calls, 64) for many in _NATIVE_CALLS
+    ]
     found = [_slope(_NATIVE_CALLS, calls, _MANY)]
     for text, item in (("broadcast(b8[{}], root=0)", 1), ("reduce(f32[{}], op=sum, root=0)", 4)):
         runs = [
