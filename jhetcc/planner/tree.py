@@ -60,7 +60,7 @@ def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
                 peer = (child + root) % size
                 link, a, b = layout.link(rank, peer), layout.hosts[rank], layout.hosts[peer]
                 sent += OVERHEAD * link.alpha + first * link.beta
-                arrived[child] = sent + (1 - OVERHEAD) * link.alpha
+                arrived[child] = sent + layout.wait(first, a != b) - OVERHEAD * link.alpha
                 if a == b:
                     near[place] += 1
                 else:

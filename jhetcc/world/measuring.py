@@ -139,7 +139,10 @@ def native_calls(b: Builder) -> None:
 
 
 def link_costs(room: Room) -> tuple[float, float, float]:
-    """(alpha, beta, what every operation costs) between the two ranks of a room."""
+    """(alpha, beta, what every operation costs) between the two ranks of a room.
+
+    Bytes go in one message each way: in several, each would be asked for behind the bytes of the one before.
+    """
     both = "perm=0>1;1>0"
     runs = [
         room.operation(f"ppermute(b8[{8 * many}], {both})", "ping", lambda b, many=many: ping(b, many, 8))
@@ -147,7 +150,7 @@ def link_costs(room: Room) -> tuple[float, float, float]:
     ]
     few, many = seconds(runs, _MANY)
     alpha = slope((_ROUNDS[0], few), (_ROUNDS[1], many))
-    runs = [room.operation(f"ppermute(b8[{nbytes}], {both})", "exchange", exchange) for nbytes in _LINK_BYTES]
+    runs = [room.operation(f"ppermute(b8[{nbytes}], {both})", "exchange", exchange, nbytes) for nbytes in _LINK_BYTES]
     return alpha, _slope(_LINK_BYTES, runs, _FEW), max(few - _ROUNDS[0] * alpha, 0.0)
 
 

@@ -34,6 +34,25 @@ def test_a_tree_costs_what_its_busiest_host_sends():
         assert seconds == pytest.approx(copies * operation.nbytes * 1e-9, rel=0.05), hosts
 
 
+def test_between_hosts_a_long_message_waits_for_its_offer_and_its_request():
+    alpha, layout = 1e-3, Layout((0, 1), Profile(tcp=Link(1e-3, 0), shm=Link(1e-3, 0), copy=0, reduce=0))
+    for name, keys in (
+        ("psum", {}),
+        ("all_gather", {}),
+        ("broadcast", {"root": 0}),
+        ("reduce", {"op": "sum", "root": 0}),
+    ):
+        found = []
+        for count in (4 << 10, (4 << 10) + 2):
+            found.append(dict(candidates(Operation(name, "f32", (count,), **keys), layout)))
+        if name == "psum":  # shards of half the length still travel inline
+            assert found[1]["two_shot"] == found[0]["two_shot"] and found[1]["ring"] == found[0]["ring"]
+        one = "one_shot" if name == "psum" else "direct"
+        assert found[1][one] - found[0][one] == pytest.approx(2 * alpha), name
+        within = Layout((0, 0), layout.profile)
+        assert dict(candidates(Operation(name, "f32", (4098,), **keys), within))[one] == pytest.approx(found[0][one])
+
+
 def test_candidates_are_sorted_and_named():
     found = candidates(BIG, Layout.local(4))
     assert [seconds for _, seconds in found] == sorted(seconds for _, seconds in found)
