@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from ..schedule import Builder, Operation, Place
-from .layout import Layout
+from .layout import INLINE_BYTES, Layout
 
 __all__ = [
     "AGREEMENT_STREAM",
@@ -24,7 +24,6 @@ __all__ = [
 RING_SLOTS = 4
 # Streams of the agreement rounds; data streams of an algorithm stay below.
 AGREEMENT_STREAM = 0xFF00
-_INLINE_BYTES = 16 * 1024
 _OVERLAP = 8  # chunks of a shard that make its three stages overlap well enough
 _SCRATCH_BYTES = 2 << 20  # what a rank's rings may take of its L2 cache
 
@@ -60,7 +59,7 @@ def chunk_bytes(operation: Operation, layout: Layout) -> int:
     if not operation.is_point_to_point:
         peers = max(1, layout.size - 1)
         room = max(_SCRATCH_BYTES, chunk * RING_SLOTS)
-        while chunk > 2 * _INLINE_BYTES and chunk * peers * RING_SLOTS > room:
+        while chunk > 2 * INLINE_BYTES and chunk * peers * RING_SLOTS > room:
             chunk //= 2
     unit = math.lcm(64, operation.itemsize)
     return max(unit, -(-chunk // unit) * unit)

@@ -3,7 +3,7 @@
 
 Source: R. Hockney, "The communication challenge for MPP", 1994; the split of alpha into a wait and the sender's own
 work follows D. Culler et al., "LogP: towards a realistic model of parallel computation", 1993. Ranks of a host share
-its link to other hosts.
+its link to other hosts. ``Layout.wait`` says what of alpha comes before the bytes of a message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def all_pairs_seconds(layout: Layout, nbytes: float) -> float:
         near, far = count - 1, layout.size - count
         own_work = OVERHEAD * (near * layout.shm.alpha + far * layout.tcp.alpha)
         worst = max(worst, own_work + near * nbytes * layout.shm.beta + count * far * nbytes * layout.tcp.beta)
-    return layout.slowest.alpha + worst
+    return layout.wait(nbytes, layout.spans_hosts) + worst
 
 
 def neighbour_seconds(layout: Layout, nbytes: float) -> float:
@@ -42,7 +42,8 @@ def neighbour_seconds(layout: Layout, nbytes: float) -> float:
     crossing = Counter(a for a, b in pairs if a != b)
     far = max(crossing.values(), default=0)
     own_work = OVERHEAD * layout.slowest.alpha
-    return layout.slowest.alpha + own_work + max(nbytes * layout.shm.beta, far * nbytes * layout.tcp.beta)
+    wait = layout.wait(nbytes, layout.spans_hosts)
+    return wait + own_work + max(nbytes * layout.shm.beta, far * nbytes * layout.tcp.beta)
 
 
 def fan_seconds(layout: Layout, root: int, nbytes: float) -> float:
@@ -50,7 +51,8 @@ def fan_seconds(layout: Layout, root: int, nbytes: float) -> float:
     links = [layout.link(root, rank) for rank in range(layout.size) if rank != root]
     if not links:
         return 0.0
-    return max(link.alpha for link in links) + sum(OVERHEAD * link.alpha + nbytes * link.beta for link in links)
+    wait = max(layout.wait(nbytes, between) for between in {host != layout.hosts[root] for host in layout.hosts})
+    return wait + sum(OVERHEAD * link.alpha + nbytes * link.beta for link in links)
 
 
 def agreement_seconds(layout: Layout) -> float:

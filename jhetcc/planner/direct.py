@@ -227,10 +227,11 @@ def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
         return operation.output_bytes(1) * layout.copy
     if name == "barrier":
         return agreement_seconds(layout)
+    wait = layout.wait(nbytes, layout.spans_hosts)
     if name in ("send", "recv", "sendrecv"):
-        return layout.slowest.alpha + nbytes * (layout.slowest.beta + (layout.copy if name == "sendrecv" else 0))
+        return wait + nbytes * (layout.slowest.beta + (layout.copy if name == "sendrecv" else 0))
     if name == "ppermute":
-        return agreement_seconds(layout) + layout.slowest.alpha + nbytes * (layout.slowest.beta + layout.copy)
+        return agreement_seconds(layout) + wait + nbytes * (layout.slowest.beta + layout.copy)
     if name == "all_gather":
         return all_pairs_seconds(layout, nbytes) + nbytes * layout.copy
     if name == "all_to_all":

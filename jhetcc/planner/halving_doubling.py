@@ -75,5 +75,7 @@ def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
                 crossing[host] = crossing.get(host, 0) + 1
         link = layout.tcp if crossing else layout.shm
         share = max(crossing.values(), default=1)
-        total += 2 * (link.alpha + share * part * link.beta) + part * (2 * layout.reduce + layout.copy)
+        total += 2 * (layout.wait(part, bool(crossing)) + share * part * link.beta) + part * (
+            2 * layout.reduce + layout.copy
+        )
     return total

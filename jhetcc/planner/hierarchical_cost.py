@@ -70,15 +70,19 @@ def chunk_sizes(operation: Operation, basis: Basis) -> list[int]:
     return [sizes[0], *(size for size in sizes[1:] if size < 2 * found.longest and rings * size <= _SCRATCH_BYTES)]
 
 
-def _local_seconds(layout: Layout, number: int, local: Local, operation: Operation, chunks: int) -> tuple[float, float]:
+def _local_seconds(
+    layout: Layout, number: int, local: Local, operation: Operation, chunks: int, message: float
+) -> tuple[float, float]:
     """(latency, busy seconds a chunk) of a stage inside a cluster; a sender's own work is no latency."""
     assert layout.clusters is not None
     shape, profile = layout.clusters[number], layout.profile
     if not local.nbytes and not local.single:
         return 0.0, 0.0
-    link = profile.shm if len({layout.hosts[rank] for rank in shape.ranks}) == 1 else profile.tcp
+    between = len({layout.hosts[rank] for rank in shape.ranks}) > 1
+    link = profile.tcp if between else profile.shm
     hops = max(local.single.values(), default=0) / chunks * link.beta
-    latency, work = (1 - OVERHEAD) * link.alpha, OVERHEAD * link.alpha
+    work = OVERHEAD * link.alpha
+    latency = layout.wait(message, between) - work
     if not local.nbytes:
         return latency, work + hops
     each = local.nbytes / chunks
@@ -120,8 +124,9 @@ def _fill_cluster(
     operation, layout: Layout, basis: Basis, found: Load, number: int, chunks: int, cost, latency
 ) -> None:
     at, shape, profile = 8 * number, basis.clusters[number], layout.profile
-    latency[at + _FIRST], cost[at + _FIRST] = _local_seconds(layout, number, found.first[number], operation, chunks)
-    latency[at + _LAST], cost[at + _LAST] = _local_seconds(layout, number, found.last[number], operation, chunks)
+    message = found.longest / chunks
+    for node, local in ((_FIRST, found.first[number]), (_LAST, found.last[number])):
+        latency[at + node], cost[at + node] = _local_seconds(layout, number, local, operation, chunks, message)
     owned = max((found.owned[rank] for rank in shape.ranks), default=0) / chunks
     if len(basis.clusters) > 1 and owned:
         if basis.border and shape.vendor is not None:
@@ -145,7 +150,7 @@ def _fill_cluster(
         for phase, node in ((0, _SEND), (1, _GIVE)):
             busy = max(out[phase], into[phase])
             cost[at + node] = max(cost[at + node], busy)
-            latency[at + node] = (1 / OVERHEAD - 1) * work if cost[at + node] else 0.0
+            latency[at + node] = layout.wait(message, layout.spans_hosts) - work if cost[at + node] else 0.0
         for node, way in ((_OUT, out), (_INTO, into)):
             cost[at + node] = max(cost[at + node], sum(way))
     # One thing does both stages inside: a library, or the ranks' cores. These also add between clusters; and within one

@@ -9,7 +9,10 @@ from functools import cached_property
 from .clusters import ClusterShape, check_clusters
 from .profile import SHM, TCP, Link, Profile
 
-__all__ = ["SHM", "TCP", "Layout", "Link"]
+__all__ = ["INLINE_BYTES", "SHM", "TCP", "Layout", "Link"]
+
+INLINE_BYTES = 16 * 1024  # longer messages are offered to the receiver, which fetches them
+_OFFERED_WAYS = 3  # between hosts: the offer, the request, the bytes
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,15 @@ class Layout:
     def kind(self, a: int, b: int) -> str:
         """``"shm"`` or ``"tcp"``."""
         return "shm" if self.hosts[a] == self.hosts[b] else "tcp"
+
+    def wait(self, nbytes: float, between: bool) -> float:
+        """Seconds before the bytes of a message begin to come; within a host the receiver reads what is offered at once.
+
+        Args:
+          between: hosts, or within one.
+        """
+        ways = _OFFERED_WAYS if between and nbytes > INLINE_BYTES else 1
+        return ways * (self.tcp if between else self.shm).alpha
 
     def link(self, a: int, b: int) -> Link:
         return self.shm if self.hosts[a] == self.hosts[b] else self.tcp

@@ -7,9 +7,11 @@ section 4.2 (short messages); the pipelining by chunk as in any store-and-forwar
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..schedule import Builder, Operation, Plan, Schedule
 from .common import agreement
-from .cost import agreement_seconds, rounds
+from .cost import OVERHEAD, agreement_seconds, rounds
 from .layout import Layout
 
 __all__ = ["build", "fits", "seconds"]
@@ -46,8 +48,24 @@ def build(plan: Plan, rank: int) -> Schedule:
 
 
 def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
-    """Predicted seconds: the first chunk goes down the tree, the others follow at the pace of the root's sends."""
-    depth, nbytes = rounds(layout.size), operation.nbytes
-    first, link = min(nbytes, chunk), layout.slowest
-    pace = depth * (nbytes - first) * link.beta
-    return agreement_seconds(layout) + depth * (link.alpha + first * link.beta) + pace + nbytes * layout.copy
+    """Predicted seconds: the first chunk goes down the tree, the others follow at the pace of the busiest rank or link."""
+    size, nbytes, root = layout.size, operation.nbytes, operation.root or 0
+    first = min(nbytes, chunk)
+    arrived, near, out, into = [0.0] * size, [0] * size, Counter[int](), Counter[int]()
+    for place in range(size):
+        rank, sent = (place + root) % size, arrived[place]
+        below = (place & -place).bit_length() - 1 if place else rounds(size)
+        for child in (place + (1 << bit) for bit in reversed(range(below))):
+            if child < size:
+                peer = (child + root) % size
+                link, a, b = layout.link(rank, peer), layout.hosts[rank], layout.hosts[peer]
+                sent += OVERHEAD * link.alpha + first * link.beta
+                arrived[child] = sent + layout.wait(first, a != b) - OVERHEAD * link.alpha
+                if a == b:
+                    near[place] += 1
+                else:
+                    out[a] += 1
+                    into[b] += 1
+    far = max((*out.values(), *into.values()), default=0)
+    pace = max(max(near) * layout.shm.beta, far * layout.tcp.beta)
+    return agreement_seconds(layout) + max(arrived) + (nbytes - first) * pace + nbytes * layout.copy

@@ -3,7 +3,8 @@
 
 Measured by one rank of each process: a pair of processes on every host, pairs of neighbouring hosts, a rank of every host
 alone, the ranks of every cluster that has a library, one kind after the other. Everybody gets the table of what was
-found and takes the medians, so all hold the same profile; hashes are compared before it is used.
+found and takes the medians, between hosts the slowest pair's bytes, so all hold the same profile; hashes are compared
+before it is used.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ def pairs_of(hosts: Sequence[int], processes: Sequence[int]) -> Pairs:
 def combined(rows: np.ndarray, libraries: Sequence[str]) -> Profile:
     """The profile of a table of measurements: medians of each column; what nobody measured costs what it does by default.
 
+    A byte between hosts costs what it does on the slowest link: ranks have equal parts, so all wait for that one.
+
     Args:
       rows: of each process: the costs of links and memory, then three of each library; not a number where not measured.
       libraries: their names, each once.
@@ -90,7 +93,8 @@ def combined(rows: np.ndarray, libraries: Sequence[str]) -> Profile:
     for name, column in zip(names, rows.T, strict=True):
         found = np.sort(column[~np.isnan(column)])
         if len(found):
-            known[name] = float(f"{found[(len(found) - 1) // 2]:.{_DIGITS}g}")  # one that was measured, not a mean
+            place = -1 if name == "tcp_beta" else (len(found) - 1) // 2
+            known[name] = float(f"{found[place]:.{_DIGITS}g}")  # one that was measured, not a mean
     built_in = Profile()
     made = tuple(
         (name, Library(*(known[f"{name} {cost}"] for cost in ("alpha", "move", "reduce"))))
@@ -141,7 +145,7 @@ def measure(world: World, everybody: Communicator) -> Profile:
         for turn in group:
             found = _among(world, turn, link_costs)
             if found is not None:
-                row[at : at + 2] = found[:2]
+                row[at : at + 2] = np.fmax(row[at : at + 2], found[:2])  # a host between two others has two links
                 if np.isnan(row[4]):  # what an operation costs by itself, the links of a host tell best
                     row[4] = found[2]
             everybody.barrier()

@@ -78,24 +78,28 @@ class Room:
         return run
 
 
-def seconds(run: Callable[[], Any], times: int) -> float:
-    """The lower quartile of some runs, after one that warms up: others on the machine make runs longer, never shorter."""
-    run()
-    found = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - begin)
-    return sorted(found)[times // 4]
+def seconds(runs: Sequence[Callable[[], Any]], times: int) -> list[float]:
+    """The lower quartile of each, run in turns after one turn that warms up.
+
+    Others on the machine make runs longer, never shorter; in turns they hit all alike.
+    """
+    found: list[list[float]] = [[] for _ in runs]
+    for turn in range(times + 1):
+        for many, run in zip(found, runs, strict=True):
+            begin = time.perf_counter()
+            run()
+            if turn:
+                many.append(time.perf_counter() - begin)
+    return [sorted(many)[times // 4] for many in found]
 
 
 def slope(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """Seconds for one more, from two pairs (how many, seconds); never below a hundredth of what the larger took for each.
+    """Seconds for one more, from two pairs (how many, seconds); never below a quarter of what the larger took for each.
 
     Noise may turn the two around.
     """
     (a, x), (b, y) = first, second
-    return max((y - x) / (b - a), y / b / 100)
+    return max((y - x) / (b - a), y / b / 4)
 
 
 def ping(b: Builder, rounds: int, nbytes: int) -> None:
@@ -135,44 +139,46 @@ def native_calls(b: Builder) -> None:
 
 
 def link_costs(room: Room) -> tuple[float, float, float]:
-    """(alpha, beta, what every operation costs) between the two ranks of a room."""
+    """(alpha, beta, what every operation costs) between the two ranks of a room.
+
+    Bytes go in one message each way: in several, each would be asked for behind the bytes of the one before.
+    """
     both = "perm=0>1;1>0"
-    rounds = []
-    for many in _ROUNDS:
-        run = room.operation(f"ppermute(b8[{8 * many}], {both})", "ping", lambda b, many=many: ping(b, many, 8))
-        rounds.append((many, seconds(run, _MANY)))
-    sized = []
-    for nbytes in _LINK_BYTES:
-        run = room.operation(f"ppermute(b8[{nbytes}], {both})", "exchange", exchange)
-        sized.append((nbytes, seconds(run, _FEW)))
-    alpha = slope(*rounds)
-    return alpha, slope(*sized), max(rounds[0][1] - rounds[0][0] * alpha, 0.0)
+    runs = [
+        room.operation(f"ppermute(b8[{8 * many}], {both})", "ping", lambda b, many=many: ping(b, many, 8))
+        for many in _ROUNDS
+    ]
+    few, many = seconds(runs, _MANY)
+    alpha = slope((_ROUNDS[0], few), (_ROUNDS[1], many))
+    runs = [room.operation(f"ppermute(b8[{nbytes}], {both})", "exchange", exchange, nbytes) for nbytes in _LINK_BYTES]
+    return alpha, _slope(_LINK_BYTES, runs, _FEW), max(few - _ROUNDS[0] * alpha, 0.0)
 
 
 def memory_costs(room: Room) -> tuple[float, float]:
     """(seconds a byte of a copy, seconds a byte of each source of a reduction) of a rank alone in its room."""
-    copies, sums = [], []
-    for nbytes in _MEMORY_BYTES:
-        copy = room.operation(
-            f"broadcast(b8[{nbytes}], root=0)", "copy", lambda b: b.copy(b.output(), b.input(), b.input_bytes)
-        )
-        copies.append((nbytes, seconds(copy, _FEW)))
-        add = room.operation(f"psum(f32[{nbytes // 4}])", "add", add_halves)
-        sums.append((nbytes, seconds(add, _FEW)))
-    return slope(*copies), slope(*sums)
+    copies = [
+        room.operation(f"broadcast(b8[{size}], root=0)", "copy", lambda b: b.copy(b.output(), b.input(), b.input_bytes))
+        for size in _MEMORY_BYTES
+    ]
+    sums = [room.operation(f"psum(f32[{size // 4}])", "add", add_halves) for size in _MEMORY_BYTES]
+    return _slope(_MEMORY_BYTES, copies, _FEW), _slope(_MEMORY_BYTES, sums, _FEW)
 
 
 def library_costs(room: Room) -> tuple[float, float, float]:
     """(alpha of a call, seconds a byte of a broadcast, seconds a byte of a reduction) of the library of a room's ranks."""
-    calls = []
-    for many in _NATIVE_CALLS:
-        run = room.operation(f"broadcast(b8[{many * 64}], root=0)", "native", native_calls, 64)
-        calls.append((many, seconds(run, _MANY)))
-    found = []
+    calls = [
+        room.operation(f"broadcast(b8[{many * 64}], root=0)", "native", native_calls, 64) for many in _NATIVE_CALLS
+    ]
+    found = [_slope(_NATIVE_CALLS, calls, _MANY)]
     for text, item in (("broadcast(b8[{}], root=0)", 1), ("reduce(f32[{}], op=sum, root=0)", 4)):
-        sized = []
-        for nbytes in _NATIVE_BYTES:
-            run = room.operation(text.format(nbytes // item), "native", native_calls, _NATIVE_BYTES[-1])
-            sized.append((nbytes, seconds(run, _FEW)))
-        found.append(slope(*sized))
-    return slope(*calls), found[0], found[1]
+        runs = [
+            room.operation(text.format(nbytes // item), "native", native_calls, _NATIVE_BYTES[-1])
+            for nbytes in _NATIVE_BYTES
+        ]
+        found.append(_slope(_NATIVE_BYTES, runs, _FEW))
+    return found[0], found[1], found[2]
+
+
+def _slope(sizes: tuple[int, int], runs: Sequence[Callable[[], Any]], times: int) -> float:
+    less, more = seconds(runs, times)
+    return slope((sizes[0], less), (sizes[1], more))

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import jhetcc.planner
-from jhetcc.planner import ALGORITHMS, Layout, candidates, plan
+from jhetcc.planner import ALGORITHMS, Layout, Link, Profile, candidates, plan
 from jhetcc.planner.common import chunk_bytes, shards
 from jhetcc.schedule import Operation
 
@@ -25,6 +25,32 @@ def test_small_goes_in_one_shot_and_large_in_two_or_round():
     assert plan(BIG, Layout.local(2)).algorithm == "two_shot"
     names = [name for name, _ in candidates(BIG, Layout(tuple(i // 8 for i in range(64))))]
     assert names.index("ring") < names.index("two_shot") < names.index("one_shot")
+
+
+def test_a_tree_costs_what_its_busiest_host_sends():
+    operation, profile = Operation("broadcast", "f32", (16 << 20,), root=0), Profile(Link(0, 0), Link(0, 1e-9), copy=0)
+    for hosts, copies in (((0, 0, 1, 1), 1), ((0, 1, 0, 1), 2), ((0, 1, 2, 3), 2), ((0, 0, 0, 0), 0)):
+        seconds = dict(candidates(operation, Layout(hosts, profile)))["tree"]
+        assert seconds == pytest.approx(copies * operation.nbytes * 1e-9, rel=0.05), hosts
+
+
+def test_between_hosts_a_long_message_waits_for_its_offer_and_its_request():
+    alpha, layout = 1e-3, Layout((0, 1), Profile(tcp=Link(1e-3, 0), shm=Link(1e-3, 0), copy=0, reduce=0))
+    for name, keys in (
+        ("psum", {}),
+        ("all_gather", {}),
+        ("broadcast", {"root": 0}),
+        ("reduce", {"op": "sum", "root": 0}),
+    ):
+        found = []
+        for count in (4 << 10, (4 << 10) + 2):
+            found.append(dict(candidates(Operation(name, "f32", (count,), **keys), layout)))
+        if name == "psum":  # shards of half the length still travel inline
+            assert found[1]["two_shot"] == found[0]["two_shot"] and found[1]["ring"] == found[0]["ring"]
+        one = "one_shot" if name == "psum" else "direct"
+        assert found[1][one] - found[0][one] == pytest.approx(2 * alpha), name
+        within = Layout((0, 0), layout.profile)
+        assert dict(candidates(Operation(name, "f32", (4098,), **keys), within))[one] == pytest.approx(found[0][one])
 
 
 def test_candidates_are_sorted_and_named():

@@ -39,16 +39,19 @@ def predicted(layout: Layout, chunk: int, name: str = "hierarchical", operation:
 def test_two_single_ranks_cost_what_their_link_and_sum_cost():
     layout = two((1, 1), profile=PROFILE)
     nbytes, tcp = BIG.nbytes, PROFILE.tcp
-    # Each rank owns a half: contributions cross both ways at once, are added, and results cross back.
+    # Each rank owns a half: contributions cross both ways at once, are added, and results cross back. Messages so long are
+    # offered and asked for before their bytes come.
+    wait = 3 * tcp.alpha
     half = nbytes / 2
-    once = 2 * (tcp.alpha + half * tcp.beta) + 2 * half * PROFILE.reduce
+    once = 2 * (wait + half * tcp.beta) + 2 * half * PROFILE.reduce
     assert predicted(layout, 64 << 20) == pytest.approx(once)
     # In 32 chunks the link is the slowest thing; contributions and results share it.
-    chunked = 2 * (tcp.alpha + half / 32 * tcp.beta) + 2 * half / 32 * PROFILE.reduce
+    chunked = 2 * (wait + half / 32 * tcp.beta) + 2 * half / 32 * PROFILE.reduce
     chunked += 31 * 2 * (half / 32 * tcp.beta + tcp.alpha / 4)  # a quarter of the latency is the sender's own work
     assert predicted(layout, 1 << 20) == pytest.approx(chunked)
     # Within one host the cores that add are those that move the bytes.
     near = dataclasses.replace(layout, hosts=(0, 0), profile=dataclasses.replace(PROFILE, shm=tcp))
+    chunked -= 4 * tcp.alpha  # what is offered there is read at once
     assert predicted(near, 1 << 20) == pytest.approx(chunked + 31 * 2 * half / 32 * PROFILE.reduce)
 
 
@@ -59,7 +62,7 @@ def test_the_first_chunk_takes_the_longest_path_of_the_real_schedule():
     def cost(s, step):
         nbytes = int(s.length[step])
         if s.kind[step] == RECV:
-            return PROFILE.tcp.alpha + nbytes * PROFILE.tcp.beta
+            return 3 * PROFILE.tcp.alpha + nbytes * PROFILE.tcp.beta  # offered, asked for, sent
         return 2 * nbytes * PROFILE.reduce if s.kind[step] == REDUCE else 0.0
 
     real = pipelined_seconds(dict(enumerate(schedules)), cost)

@@ -58,9 +58,16 @@ def test_medians_do_not_depend_on_who_measured_and_are_measured_ones():
     assert calibration.combined(rows[[2, 0, 1]], ["mpi"]) == profile
 
 
+@pytest.mark.parametrize("slow", [0, 1, 2, 3])
+def test_the_slowest_link_between_hosts_counts_wherever_it_is(slow):
+    rows = np.full((4, 7), NAN)
+    rows[:, 2], rows[:, 3], rows[slow, 3] = [3e-5, 1e-5, 2e-5, 9e-5], 1e-9, 5e-9
+    assert calibration.combined(rows, []).tcp == Link(2e-5, 5e-9)
+
+
 def test_noise_makes_no_cost_of_nothing_or_less():
     assert measuring.slope((2, 10.0), (12, 30.0)) == 2.0
-    assert measuring.slope((2, 10.0), (12, 9.0)) == pytest.approx(9.0 / 12 / 100)
+    assert measuring.slope((2, 10.0), (12, 9.0)) == pytest.approx(9.0 / 12 / 4)
 
 
 def written(operation, size, write, chunk=16):

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network namespaces joined by links of given rates. They live as long as processes of their own, which end with the bench.
+
+A process in a namespace counts as a host for jhetcc. The rate is kept by a token bucket at the sending end of each link; delay is
+what the kernel takes, for it cannot be added without netem, which many kernels lack.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+_HOLD = "import sys; print('ready', flush=True); sys.stdin.read()"
+_MTU = 9000
+_HUB_BYTES = 8 << 20  # what the hub may hold for a link: senders that meet there wait rather than lose
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between two namespaces by number, Mbit/s each way; the number after the last namespace is the hub."""
+
+    a: int
+    b: int
+    there: int
+    back: int
+
+
+class Network:
+    """Namespaces with one address each; pairs that no link joins reach each other by the hub.
+
+    Args:
+      count: of namespaces, without the hub.
+      links: at most one a pair.
+
+    Raises:
+      OSError: not root, no such tools, or the kernel refuses.
+    """
+
+    def __init__(self, count, links):
+        missing = [name for name in ("unshare", "nsenter", "ip", "tc") if not shutil.which(name)]
+        if os.geteuid() != 0 or missing:
+            raise OSError("network namespaces need root" + "".join(f" and {name}" for name in missing))
+        self.count, self._holders = count, []
+        try:
+            for _ in range(count + any(count in (link.a, link.b) for link in links)):
+                self._holders.append(self._hold())
+            for link in links:
+                self._join(link)
+            for number in range(len(self._holders)):
+                self._route(number, links)
+        except OSError:
+            self.close()
+            raise
+
+    def _hold(self):
+        holder = subprocess.Popen(
+            ["unshare", "--net", sys.executable, "-I", "-S", "-c", _HOLD],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        said = holder.stdout.readline().strip().decode()
+        if said != "ready":
+            holder.kill()
+            holder.wait()
+            raise OSError(f"no network namespace: {said}")
+        return holder
+
+    def address(self, number):
+        return f"10.77.0.{number + 1}"
+
+    def prefix(self, number):
+        """What to put in front of a command that shall run in a namespace; it stays the same process."""
+        return ["nsenter", f"--net=/proc/{self._holders[number].pid}/ns/net"]
+
+    def _do(self, number, command):
+        done = subprocess.run(
+            [*self.prefix(number), "sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise OSError(f"{command}: {done.stderr.strip()}")
+
+    def _join(self, link):
+        to_b, to_a = f"to{link.b}", f"to{link.a}"
+        self._do(link.a, f"ip link add {to_b} type veth peer name {to_a} netns {self._holders[link.b].pid}")
+        for number, name, mbit in ((link.a, to_b, link.there), (link.b, to_a, link.back)):
+            burst = max(_MTU + 1000, mbit * 125 // 10)  # 0.1 ms: idle links save up no more than that
+            self._do(number, f"ip link set {name} mtu {_MTU} up")
+            self._do(number, f"ip address add {self.address(number)}/32 dev {name}")
+            self._do(number, f"tc qdisc add dev {name} root tbf rate {mbit}mbit burst {burst}b limit {_HUB_BYTES}")
+
+    def _route(self, number, links):
+        self._do(number, "ip link set lo up")
+        near = [link.b if link.a == number else link.a for link in links if number in (link.a, link.b)]
+        own = self.address(number)
+        for peer in near:
+            self._do(number, f"ip route add {self.address(peer)} dev to{peer} src {own}")
+        if number == self.count:
+            self._do(number, "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            return
+        for peer in range(self.count):
+            if peer != number and peer not in near:
+                hub = self.count
+                self._do(number, f"ip route add {self.address(peer)} via {self.address(hub)} dev to{hub} src {own}")
+
+    def close(self):
+        for holder in self._holders:
+            holder.stdin.close()
+        for holder in self._holders:
+            holder.wait()
+            holder.stdout.close()
+        self._holders = []
