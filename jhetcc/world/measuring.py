@@ -113,8 +113,10 @@ def ping(b: Builder, rounds: int, nbytes: int) -> None:
 
 
 def exchange(b: Builder) -> None:
-    """Both of two ranks send all they have to each other."""
-    b.send(1 - b.rank, b.input(), b.input_bytes)
+    """Both of two ranks send all they have to each other, once they have met: who is late would ask behind its own bytes."""
+    b.send(1 - b.rank, b.input(), 0, 1)
+    met = b.recv(1 - b.rank, b.output(), 0, 1)
+    b.send(1 - b.rank, b.input(), b.input_bytes, after=[met])
     b.recv(1 - b.rank, b.output(), b.output_bytes)
 
 
