@@ -137,7 +137,8 @@ class Job:
         if not line:
             self._log.flush()
             last = pathlib.Path(self._log.name).read_text(errors="replace").strip().splitlines()[-3:]
-            raise OSError("a rank ended: " + (" | ".join(last) or "no output"))
+            code = process.wait(_END_S)
+            raise OSError(f"rank {self._processes.index(process)} ended with {code}: " + (" | ".join(last) or "no output"))
         return json.loads(line)
 
     def ask(self, *message):
