@@ -113,11 +113,18 @@ def ping(b: Builder, rounds: int, nbytes: int) -> None:
 
 
 def exchange(b: Builder) -> None:
-    """Both of two ranks send all they have to each other, once they have met: who is late would ask behind its own bytes."""
-    b.send(1 - b.rank, b.input(), 0, 1)
-    met = b.recv(1 - b.rank, b.output(), 0, 1)
-    b.send(1 - b.rank, b.input(), b.input_bytes, after=[met])
+    """Both of two ranks send all they have to each other."""
+    b.send(1 - b.rank, b.input(), b.input_bytes)
     b.recv(1 - b.rank, b.output(), b.output_bytes)
+
+
+def there_and_back(b: Builder) -> None:
+    """Both of two ranks send all they have to each other, the second once it has what the first sent."""
+    if b.rank == 0:
+        b.send(1, b.input(), b.input_bytes)
+        b.recv(1, b.output(), b.output_bytes)
+    else:
+        b.send(0, b.input(), b.input_bytes, after=[b.recv(0, b.output(), b.output_bytes)])
 
 
 def add_halves(b: Builder) -> None:
@@ -143,7 +150,7 @@ def native_calls(b: Builder) -> None:
 def link_costs(room: Room) -> tuple[float, float, float]:
     """(alpha, beta, what every operation costs) between the two ranks of a room.
 
-    Bytes go in one message each way: in several, each would be asked for behind the bytes of the one before.
+    Between hosts bytes go in one message at a time: another one would be asked for behind the bytes of the one before.
     """
     both = "perm=0>1;1>0"
     runs = [
@@ -152,8 +159,13 @@ def link_costs(room: Room) -> tuple[float, float, float]:
     ]
     few, many = seconds(runs, _MANY)
     alpha = slope((_ROUNDS[0], few), (_ROUNDS[1], many))
-    runs = [room.operation(f"ppermute(b8[{nbytes}], {both})", "exchange", exchange, nbytes) for nbytes in _LINK_BYTES]
-    return alpha, _slope(_LINK_BYTES, runs, _FEW), max(few - _ROUNDS[0] * alpha, 0.0)
+    less, more = _LINK_BYTES
+    if room.comm.layout.spans_hosts:
+        runs = [room.operation(f"ppermute(b8[{n}], {both})", "there and back", there_and_back, n) for n in _LINK_BYTES]
+        less, more = 2 * less, 2 * more
+    else:
+        runs = [room.operation(f"ppermute(b8[{n}], {both})", "exchange", exchange) for n in _LINK_BYTES]
+    return alpha, _slope((less, more), runs, _FEW), max(few - _ROUNDS[0] * alpha, 0.0)
 
 
 def memory_costs(room: Room) -> tuple[float, float]:

@@ -81,7 +81,10 @@ def written(operation, size, write, chunk=16):
 
 def test_schedules_of_measurements_do_what_they_are_named_for():
     exchange = Operation("ppermute", "b8", (70,), perm=((0, 1), (1, 0)))
-    prove(exchange, written(exchange, 2, measuring.exchange), in_place=False)
+    for write in (measuring.exchange, measuring.there_and_back):
+        prove(exchange, written(exchange, 2, write), in_place=False)
+    [_, second] = written(exchange, 2, measuring.there_and_back)
+    assert all(second.dependencies(step) for step in (second.kind == SEND).nonzero()[0].tolist())
     for operation in (Operation("broadcast", "b8", (70,), root=0), Operation("reduce", "f32", (20,), op="sum", root=0)):
         prove(operation, written(operation, 3, measuring.native_calls), in_place=False)
     rounds = written(Operation("ppermute", "b8", (56,), perm=()), 2, lambda b: measuring.ping(b, 7, 8))
