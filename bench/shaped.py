@@ -138,7 +138,9 @@ class Job:
             self._log.flush()
             last = pathlib.Path(self._log.name).read_text(errors="replace").strip().splitlines()[-3:]
             code = process.wait(_END_S)
-            raise OSError(f"rank {self._processes.index(process)} ended with {code}: " + (" | ".join(last) or "no output"))
+            raise OSError(
+                f"rank {self._processes.index(process)} ended with {code}: " + (" | ".join(last) or "no output")
+            )
         return json.loads(line)
 
     def ask(self, *message):
