@@ -292,7 +292,6 @@ def balanced(options, emit):
 
 def main(arguments=None):
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open(options.json, "w")) if options.json else None
 
@@ -310,4 +309,5 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()
