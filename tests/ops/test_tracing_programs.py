@@ -240,7 +240,7 @@ def test_meshes(wire):
     """The mesh holds exactly the local member devices, all of its axes manual."""
     wire.add("world", 4)
     x = np.ones((8, 2), np.float32)
-    refused(mapped(jh.psum, 2), x, match="must hold exactly this process's 4 member")
+    refused(mapped(jh.psum, 2), x, match="must hold exactly this island's 4 member")
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
     half = jax.shard_map(jh.psum, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}, check_vma=False)
     refused(half, x, match="leaves some mesh axes automatic")
@@ -255,7 +255,7 @@ def test_islands(wire):
     one = mapped(lambda x: jh.pmean(x, ("d", "islands")), 1)
     text = jax.jit(one).lower(X).as_text()
     assert operations(text) == ["pmean(f32[2,3])"]
-    refused(mapped(lambda x: jh.psum(x, ("d", "islands")), 2), X, match="exactly this process's 4 member")
+    refused(mapped(lambda x: jh.psum(x, ("d", "islands")), 2), X, match="exactly this island's 4 member")
     x = jax.device_put(np.ones((4, 3), np.float32), NamedSharding(over(4), P("d")))
     refused(lambda x: jh.psum(x, "islands"), x, match=r"'islands'.*4 devices")
     refused(

@@ -263,7 +263,8 @@ def test_the_command(tmp_path):
     path = tmp_path / "costs.json"
     ours = {name: text for name, text in os.environ.items() if not name.startswith("JHETCC_")}
     command = [sys.executable, "-P", "-m", "jhetcc", "launch", "-n", "2", "-m", "jhetcc", "profile", "--out", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ours, timeout=120, check=False)
+    # Elsewhere: beside the sources, programs of a job would import those.
+    done = subprocess.run(command, capture_output=True, text=True, env=ours, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 0 and not done.stdout, done.stdout + done.stderr
     profile = Profile.from_json(path.read_text())
     assert profile.shm != Profile().shm and profile.tcp == Profile().tcp
