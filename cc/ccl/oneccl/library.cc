@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads oneCCL with settings that suit this host, and makes communicators.
+#include <dlfcn.h>
+#include <execinfo.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 
 #include "base/exit.h"
@@ -86,6 +91,36 @@ std::string versionText(int version) {
          std::to_string(version % 100);
 }
 
+std::terminate_handler before_ours = nullptr;
+
+/// Whether the calling thread is below a function of oneCCL.
+bool isInOneccl() {
+  void* frames[64];
+  const int count = ::backtrace(frames, 64);
+  for (int k = 0; k < count; ++k) {
+    Dl_info info{};
+    if (::dladdr(frames[k], &info) != 0 && info.dli_fname && std::strstr(info.dli_fname, "libccl")) return true;
+  }
+  return false;
+}
+
+/// A thread of oneCCL's own that finds a peer dead throws, which would end the process. It sleeps instead: whoever
+/// waits for it in a call is given up as for any peer that is lost.
+void keepThreadsFromTerminating() {
+  static const bool is_set = [] {
+    before_ours = std::set_terminate([] {
+      if (::gettid() != ::getpid() && isInOneccl()) {
+        armExit();
+        for (;;) ::pause();
+      }
+      if (before_ours) before_ours();
+      std::abort();
+    });
+    return true;
+  }();
+  (void)is_set;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
@@ -97,6 +132,7 @@ Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
   // A fork has none of the library's threads, and its destructors would wait for them.
   static const int registered = pthread_atfork(nullptr, nullptr, [] { (void)exitWithoutDestructors(); });
   (void)registered;
+  keepThreadsFromTerminating();
   Result<Abi> abi = bind(library.value());
   if (!abi.isOk()) return abi.status();
   int version = 0;
