@@ -62,7 +62,8 @@ class Composer {
     } else if (code == "wait_cycle") {
       verdict.status =
           Status(Kind::kMismatch, Scope::kCommunicator, code, cause_.message() + "; " + kOver, cause_.ranks());
-    } else if (isLoss(cause_) || (code == "operation_timeout" && !lostMembers().empty())) {
+    } else if (isLoss(cause_) ||
+               ((code == "operation_timeout" || code == "library_failed") && !lostMembers().empty())) {
       verdict.status = peerLost();
       verdict.lost = lostMembers();
     } else if (code == "operation_timeout") {
