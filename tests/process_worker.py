@@ -40,6 +40,18 @@ def here() -> dict[str, Any]:
     return dict(sys.modules["__main__"].place)
 
 
+def until_error(call: Any) -> tuple[Exception, float]:
+    """Repeats a call until it raises; returns the error and the seconds of the last call."""
+    import jhetcc
+
+    while True:
+        begun = time.monotonic()
+        try:
+            call()
+        except jhetcc.Error as error:
+            return error, time.monotonic() - begun
+
+
 def current() -> Any:
     """The world of this process, or None."""
     state = sys.modules.get("jhetcc.world.state")

@@ -36,16 +36,6 @@ def value(comm, count=1000):
     return np.arange(count, dtype=np.float32) + comm.rank
 
 
-def until_error(call):
-    """Repeats a call until it raises; returns the error and the seconds of the last call."""
-    while True:
-        begun = time.monotonic()
-        try:
-            call()
-        except jhetcc.Error as error:
-            return error, time.monotonic() - begun
-
-
 def ended(comm, error):
     """The communicator is over: everything fails at once, with the error that all ranks were told."""
     begun = time.monotonic()

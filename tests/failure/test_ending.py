@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 import pytest
-from failing import SHORT, SLACK_S, WIRES, until_error, value
-from process_worker import hear, say
+from failing import SHORT, SLACK_S, WIRES, value
+from process_worker import hear, say, until_error
 
 import jhetcc
 from jhetcc.errors import AbortedError, MismatchError, OperationTimeoutError, PeerLostError

@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 import pytest
-from failing import SHORT, SLACK_S, TIMEOUT_S, WIRES, ended, failed, goes_on, until_error, value
-from process_worker import current, hear, here, say
+from failing import SHORT, SLACK_S, TIMEOUT_S, WIRES, ended, failed, goes_on, value
+from process_worker import current, hear, here, say, until_error
 
 import jhetcc
 from jhetcc.errors import AbortedError, OperationTimeoutError, PeerLostError

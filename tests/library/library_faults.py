@@ -8,22 +8,12 @@ import threading
 import time
 
 import numpy as np
-from process_worker import hear, here, say
+from process_worker import hear, here, say, until_error
 
 import jhetcc
 from jhetcc.world import library
 
 FORCED = {"JHETCC_ALGORITHM": "hierarchical", "JHETCC_CHUNK_BYTES": "64kb"}
-
-
-def until_error(call):
-    """Repeats a call until it raises; returns the error and the seconds of the last call."""
-    while True:
-        begun = time.monotonic()
-        try:
-            call()
-        except jhetcc.Error as error:
-            return error, time.monotonic() - begun
 
 
 def goes_on(comm):

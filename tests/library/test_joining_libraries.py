@@ -84,7 +84,8 @@ def test_a_library_that_does_not_open_fails_on_all_at_once(cluster_pool, who):
 
 def test_a_fork_of_a_process_with_a_library_ends():
     """Three ranks: more than processors, so oneCCL has a thread of its own; the child does not wait for it."""
-    settings = vendor_libraries.options("oneccl") if vendor_libraries.folder("oneccl") else pytest.skip("no oneCCL")
+    vendor_libraries.require("oneccl")
+    settings = vendor_libraries.options("oneccl")
     source = """
 import jhetcc, numpy, sys, time
 comm = jhetcc.init(devices=1)
