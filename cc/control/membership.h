@@ -27,7 +27,7 @@ struct Report {
   uint64_t started = 0;   ///< operations started on this communicator
   uint64_t finished = 0;  ///< operations finished
   std::string operation;  ///< text of the last one started, e.g. "#12 psum(f32[8,4])"; empty before the first
-  std::string elsewhere;  ///< operation this rank is in on another communicator, if any
+  std::string elsewhere;  ///< what this rank is in instead, if anything: an operation on another communicator, ...
 };
 
 struct MembershipConfig {

@@ -26,6 +26,12 @@ struct Capabilities {
 /// As the vendor's libraries take them; a stream of XLA's is one too.
 using Stream = void*;
 using Event = void*;
+/// Streams share a few hardware queues, and what waits at a queue's head holds all that is behind it. Work that others'
+/// waits depend on needs a queue that nobody waits on.
+enum class Queue : uint8_t {
+  kShared,
+  kOwn,  ///< a device has few of these
+};
 /// Runs on a thread of the device's driver. It may store and notify; it must not call a device, nor wait.
 using Callback = void (*)(void* context);
 
@@ -41,13 +47,14 @@ class Device {
   /// Where a registered NIC sees these bytes, until they are freed. kUnavailable: it cannot; bounce through kPinned.
   virtual Result<void*> alias(const void* memory, size_t bytes) = 0;
 
-  virtual Result<Stream> createStream() = 0;
+  virtual Result<Stream> createStream(Queue queue = Queue::kShared) = 0;
   virtual Status destroyStream(Stream stream) = 0;  ///< work queued before still runs
   virtual Result<Event> createEvent() = 0;
   virtual Status destroyEvent(Event event) = 0;
 
   // Queued on the stream, in order; none of them waits. Both ends of a copy are memory of allocate().
   virtual Status copy(void* target, const void* source, size_t bytes, Stream stream) = 0;
+  virtual Status zero(void* target, size_t bytes, Stream stream) = 0;  ///< fills memory of allocate() with zeros
   virtual Status record(Event event, Stream stream) = 0;
   /// Later work of the stream waits for what the event recorded last before this call; for nothing if there is none.
   virtual Status wait(Event event, Stream stream) = 0;

@@ -29,7 +29,7 @@ struct Engine::Communicator {
   }
 };
 
-struct Engine::Active final : OperationHost, NativeSink {
+struct Engine::Active final : OperationHost, NativeSink, LaneSink {
   Engine* engine = nullptr;
   Communicator* communicator = nullptr;
   Request request;
@@ -53,10 +53,15 @@ struct Engine::Active final : OperationHost, NativeSink {
     return rail;
   }
   NativePort& native() override { return *communicator->spec.native; }
+  Lane* lane() override { return request.turn.gate ? engine->lane_.get() : nullptr; }
   void noteStep(trace::EventKind kind, int32_t step, int64_t iteration, int64_t bytes) override {
     engine->noteStep(kind, step, iteration, bytes);
   }
   void onNativeDone(uint64_t token, const Status& status) override { engine->onNativeDone(token, status); }
+  void onDeviceDone(uint64_t token) override {
+    ++engine->events_;
+    if (begun && !withdrawn) operation.onDeviceDone(token);
+  }
   void fillHeader(transport::FrameHeader& header) override {
     header.communicator = communicator->spec.id;
     header.source = static_cast<uint32_t>(communicator->spec.self);

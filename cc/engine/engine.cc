@@ -105,6 +105,12 @@ Engine::Communicator* Engine::retired(uint64_t id) {
   return nullptr;
 }
 
+/// The caller's stream goes on, whatever the outcome: it must not hang on an error.
+void Engine::end(const Request& request, const Status& status) {
+  request.turn.open();
+  request.completion->onDone(status);
+}
+
 void Engine::start(Request request) { queue_.push_back(std::move(request)); }
 
 bool Engine::hasOutput() const {
@@ -116,7 +122,7 @@ void Engine::activateNext() {
   queue_.pop_front();
   auto found = communicators_.find(request.communicator);
   if (found == communicators_.end()) {
-    request.completion->onDone(closedStatus(request.command->text));
+    end(request, closedStatus(request.command->text));
     return;
   }
   Communicator& communicator = *found->second;
@@ -169,8 +175,12 @@ void Engine::beginActive() {
   }
   const uint64_t asked = command.point_to_point ? hashText(messageType(command.text)) : command.text_hash;
   active_->fingerprint = hashNumber(command.point_to_point ? 0 : schedule.plan_hash, asked);
-  active_->operation.begin(command.program, buffers, active_, &pool_, ++generation_);
+  const Status began = active_->operation.begin(command.program, buffers, active_, &pool_, ++generation_);
   active_->begun = true;
+  if (!began.isOk()) {
+    abortCommunicator(active_->communicator->spec.id, began.withContext(active_->text()), {});
+    return;
+  }
   const int32_t gone = firstGoneNeeded();
   if (gone >= 0) {
     abortCommunicator(active_->communicator->spec.id, active_->communicator->membership->goneReason(gone), {gone});
@@ -305,6 +315,10 @@ bool Engine::progress() {
     }
   }
   if (awaitsNative()) active_->native().poll(*active_);
+  if (active_ && lane_ && lane_->isBusy()) {
+    const Status polled = lane_->poll(*active_);
+    if (!polled.isOk()) abortCommunicator(active_->communicator->spec.id, polled.withContext(active_->text()), {});
+  }
   moved |= events_before != events_;
   if (active_) moved |= advanceActive();
   const int64_t now = clock_.nowNs();
@@ -315,12 +329,17 @@ bool Engine::progress() {
 bool Engine::advanceActive() {
   bool moved = false;
   if (!active_->withdrawn && active_->communicator->membership->ending()) withdrawActive();
-  if (!active_->withdrawn && !active_->begun && active_->command().ready.load(std::memory_order_acquire)) {
+  if (!active_->withdrawn && !active_->begun && active_->command().ready.load(std::memory_order_acquire) &&
+      active_->request.turn.isReached()) {
     beginActive();
     moved = true;
   }
   if (active_->begun && !active_->withdrawn) {
     moved |= active_->operation.advance();
+    if (!active_->operation.failure().isOk()) {
+      abortCommunicator(active_->communicator->spec.id, active_->operation.failure().withContext(active_->text()), {});
+      return true;
+    }
     if (active_->operation.isComplete()) {
       finishActive(Status::ok());
       return true;
@@ -352,9 +371,8 @@ void Engine::finishActive(const Status& status) {
               active.started_ns;
   if (active.begun && !active.withdrawn) active.operation.withdraw();
   active_ = nullptr;
-  Completion* completion = active.request.completion;
-  active.request = Request{};
-  completion->onDone(status);
+  const Request request = std::exchange(active.request, Request{});
+  end(request, status);
 }
 
 bool Engine::awaitsNative() const {

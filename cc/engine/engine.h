@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "control/membership.h"
 #include "control/probes.h"
+#include "engine/lane.h"
 #include "engine/operation.h"
 #include "rail/rail.h"
 #include "trace/trace.h"
@@ -66,6 +67,7 @@ struct Request {
   std::shared_ptr<const Command> command;
   Buffers buffers;
   Completion* completion = nullptr;
+  Turn turn;  ///< of a call on the engine's device, from its lane
 };
 
 /// What a rank is doing, for status() and errors.
@@ -82,6 +84,9 @@ class Engine {
   ~Engine();
 
   void addRail(std::unique_ptr<rail::Rail> rail);
+  /// Before the first call: calls with a turn are on memory of this device.
+  void useDevice(std::unique_ptr<Lane> lane) { lane_ = std::move(lane); }
+  Lane* lane() { return lane_.get(); }
   void createCommunicator(const CommunicatorSpec& spec);
   /// Later frames of it are stale and change nothing; but if it had ended, this rank goes on to answer members that
   /// still look for an agreement on how, and who survives.
@@ -130,6 +135,7 @@ class Engine {
   void withdrawActive();
   int32_t firstGoneNeeded() const;
   void finishActive(const Status& status);
+  static void end(const Request& request, const Status& status);
   void onFrame(rail::Rail& rail, const transport::FrameHeader& header, const void* payload);
   void onData(Communicator& communicator, const transport::FrameHeader& header, const void* payload);
   void onControl(Communicator& communicator, int from, const transport::FrameHeader& header, const void* payload);
@@ -150,6 +156,7 @@ class Engine {
   const EngineOptions options_;
   const Clock& clock_;
   trace::Trace& trace_;
+  std::unique_ptr<Lane> lane_;  ///< outlives the operation
   std::vector<std::unique_ptr<rail::Rail>> rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;
   std::unordered_map<int32_t, rail::Rail*> rail_of_;

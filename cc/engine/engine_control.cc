@@ -12,6 +12,9 @@ using transport::FrameHeader;
 using transport::FrameType;
 
 constexpr int64_t kTickNs = 2 * kNsPerMs;
+constexpr int64_t kDeviceLookNs = 100'000;
+/// What a rank is in whose stream has not come to the call yet.
+constexpr const char* kEarlierWork = "work queued on its stream before";
 constexpr uint64_t kProbeCommunicator = 0;  ///< control frames between ranks, whatever the communicator
 
 std::string seconds(int64_t ns) {
@@ -100,6 +103,8 @@ void Engine::makeMembership(Communicator& communicator) {
     report.operation = raw->last_text;
     if (active_ && active_->communicator != raw) {
       report.elsewhere = active_->text() + " on \"" + active_->communicator->spec.name + "\"";
+    } else if (active_ && !active_->request.turn.isReached()) {
+      report.elsewhere = kEarlierWork;
     }
     return report;
   };
@@ -204,7 +209,12 @@ void Engine::tick(int64_t now_ns) {
   }
   const int64_t waited = now_ns - active_->started_ns;
   if (options_.operation_timeout_ns != INT64_MAX && waited > options_.operation_timeout_ns) {
-    const std::string what = active_->begun ? "" : " (its schedule was still being planned)";
+    std::string what;
+    if (!active_->command().ready.load(std::memory_order_acquire)) {
+      what = " (its schedule was still being planned)";
+    } else if (!active_->request.turn.isReached()) {
+      what = std::string(" (while in ") + kEarlierWork + ")";
+    }
     abortCommunicator(active_->communicator->spec.id,
                       Status(Kind::kTimeout, Scope::kCommunicator, "operation_timeout",
                              active_->text() + what +
@@ -232,6 +242,8 @@ int64_t Engine::nextWakeNs() const {
   for (const auto& [id, communicator] : communicators_) next = std::min(next, communicator->membership->nextTickNs());
   for (const auto& communicator : retired_) next = std::min(next, communicator->membership->nextTickNs());
   if (!active_ || active_->withdrawn) return next;
+  // Nothing wakes us when a stream moves on: a callback a copy would cost more than looking.
+  if (!active_->request.turn.isReached() || (lane_ && lane_->isBusy())) next = std::min(next, clock_.nowNs() + kDeviceLookNs);
   next = std::min(next, probes_->nextTickNs());
   if (options_.operation_timeout_ns != INT64_MAX)
     next = std::min(next, active_->started_ns + options_.operation_timeout_ns);

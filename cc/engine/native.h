@@ -23,8 +23,8 @@ struct NativeCall {
   const void* source;  ///< null where this member gives nothing
   void* target;        ///< null where it gets nothing; may be the source
   size_t bytes;
-  /// In scratch, which lives as long as `scratch`: the library may use it even after drop(). All other memory belongs
-  /// to the caller and must not be touched after drop().
+  /// In scratch of the host, which lives as long as `scratch`: the library may use it even after drop(). All other
+  /// memory belongs to the caller, or is a device's that others use next, and must not be touched after drop().
   bool is_source_kept, is_target_kept;
   std::shared_ptr<const void> program, scratch;
   uint64_t token;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.h"
 #include "engine/reduce.h"
 
 namespace jhetcc::engine {
@@ -26,8 +27,8 @@ constexpr int kReduceSourcesMax = 64;
 
 }  // namespace
 
-void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buffers, OperationHost* host,
-                      ParkedPool* pool, uint64_t generation) {
+Status Operation::begin(std::shared_ptr<const Program> program, const Buffers& buffers, OperationHost* host,
+                        ParkedPool* pool, uint64_t generation) {
   program_ = std::move(program);
   schedule_ = program_->schedule.get();
   buffers_ = buffers;
@@ -35,12 +36,8 @@ void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buf
   pool_ = pool;
   generation_ = generation & ((uint64_t{1} << (64 - kGenerationShift)) - 1);
   bytes_moved_ = 0;
-  const size_t scratch_bytes = static_cast<size_t>(schedule_->scratch_bytes);
-  if (!scratch_store_) scratch_store_ = std::make_shared<std::vector<char>>();
-  if (scratch_store_->size() < scratch_bytes + kScratchAlignment)
-    scratch_store_->resize(scratch_bytes + kScratchAlignment);
-  const uintptr_t base = reinterpret_cast<uintptr_t>(scratch_store_->data());
-  scratch_ = scratch_store_->data() + (kScratchAlignment - base % kScratchAlignment) % kScratchAlignment;
+  lane_ = host->lane();
+  failure_ = Status::ok();
   native_open_ = 0;
   states_.assign(schedule_->steps.size(), StepState{});
   unfinished_.clear();
@@ -50,6 +47,14 @@ void Operation::begin(std::shared_ptr<const Program> program, const Buffers& buf
   }
   is_traced_ = std::any_of(states_.begin(), states_.end(), [](const StepState& state) { return state.total > 1; });
   findNextNative();
+  if (lane_) return beginOnDevice();
+  const size_t scratch_bytes = static_cast<size_t>(schedule_->scratch_bytes);
+  if (!scratch_store_) scratch_store_ = std::make_shared<std::vector<char>>();
+  if (scratch_store_->size() < scratch_bytes + kScratchAlignment)
+    scratch_store_->resize(scratch_bytes + kScratchAlignment);
+  const uintptr_t base = reinterpret_cast<uintptr_t>(scratch_store_->data());
+  scratch_ = scratch_store_->data() + (kScratchAlignment - base % kScratchAlignment) % kScratchAlignment;
+  return Status::ok();
 }
 
 int64_t Operation::bytesOf(const Step& step, int64_t iteration) const {
@@ -110,12 +115,14 @@ bool Operation::advance() {
 }
 
 bool Operation::issue(int32_t index) {
+  if (!failure_.isOk()) return false;
   StepState& state = states_[index];
-  if (state.issued == state.total) return false;
   const Step& step = schedule_->steps[index];
+  if (state.sent < state.staged) return sendStaged(index, step, state);
+  if (state.issued == state.total) return false;
   if (step.kind == StepKind::kRecv && !state.parked_first) return false;
   if (schedule::isNative(step.kind) && index != next_native_) return false;
-  if (state.issued - state.completed >= kWindow || !dependenciesMet(step, state.issued)) return false;
+  if (state.issued - state.completed >= window() || !dependenciesMet(step, state.issued)) return false;
   switch (step.kind) {
     case StepKind::kSend:
       return issueSend(index, step, state);
@@ -128,6 +135,10 @@ bool Operation::issue(int32_t index) {
     default:
       break;
   }
+  if (lane_) {
+    queueLocal(index, step, state);
+    return true;
+  }
   begun(index, state.issued);
   runLocal(step, state);
   complete(index, state.issued++);
@@ -135,6 +146,7 @@ bool Operation::issue(int32_t index) {
 }
 
 bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
+  if (state.slots >= 0) return stageSend(index, step, state);
   rail::Rail* rail = host_->railTo(step.peer);
   FrameHeader header;
   host_->fillHeader(header);
@@ -142,10 +154,17 @@ bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
   header.index = static_cast<uint32_t>(state.issued);
   header.length = static_cast<uint64_t>(bytesOf(step, state.issued));
   const char* source = place(schedule_->sources[step.sources_begin], state.issued);
-  // A point-to-point send is a rendezvous: it ends when the receiver has taken it, so it is always offered.
-  const bool is_inline = header.length <= transport::kInlineBytesMax && !(header.flags & kPointToPoint);
+  // A point-to-point send is a rendezvous: it ends when the receiver has taken it, so it is always offered. So is what
+  // lies on a device: no processor of the host copies it.
+  const uint64_t inline_max = lane_ ? 0 : transport::kInlineBytesMax;
+  const bool is_inline = header.length <= inline_max && !(header.flags & kPointToPoint);
   header.type = is_inline ? FrameType::kData : FrameType::kOffer;
   if (!is_inline) {
+    if (lane_) {
+      const Result<void*> seen = lane_->alias(source, header.length);
+      if (!seen.isOk()) return noteFailure(seen.status());
+      source = static_cast<const char*>(seen.value());
+    }
     header.address = reinterpret_cast<uintptr_t>(source);
     header.cookie = cookieOf(index, state.issued);
   }
@@ -179,7 +198,9 @@ bool Operation::deliver(int32_t index, const FrameHeader& header, const void* pa
   begun(index, iteration);
   work_left_ -= static_cast<int64_t>(header.length);
   bytes_moved_ += header.length;
-  if (header.type == FrameType::kData) {
+  if (lane_) {
+    deliverToDevice(index, iteration, header, payload);
+  } else if (header.type == FrameType::kData) {
     if (header.length) std::memcpy(target, payload, header.length);
     complete(index, iteration);
   } else if (host_->railTo(step.peer)->fetch(header, target, cookieOf(index, iteration))) {
@@ -200,8 +221,8 @@ Status Operation::onMessage(const FrameHeader& header, const void* payload) {
                       " bytes) fits no receive of the schedule");
   }
   StepState& state = states_[index];
-  if (!state.parked_first && arrival == state.issued && state.issued - state.completed < kWindow &&
-      dependenciesMet(schedule_->steps[index], arrival)) {
+  if (!state.parked_first && arrival == state.issued && state.issued - state.completed < window() &&
+      failure_.isOk() && dependenciesMet(schedule_->steps[index], arrival)) {
     deliver(index, header, payload);
     return Status::ok();
   }
@@ -269,12 +290,21 @@ int64_t iterationOf(uint64_t cookie, int64_t completed) {
 }
 }  // namespace
 
-void Operation::onFetched(uint64_t token) {
+std::pair<int32_t, int64_t> Operation::placeOf(uint64_t token) const {
   const int32_t index = static_cast<int32_t>((token >> kIterationBits) & kStepMask);
-  complete(index, iterationOf(token, states_[index].completed));
+  return {index, iterationOf(token, states_[index].completed)};
 }
 
-void Operation::onReleased(uint64_t cookie) { onFetched(cookie); }
+void Operation::onFetched(uint64_t token) {
+  const auto [index, iteration] = placeOf(token);
+  if (lane_ && finishReceive(index, iteration)) return;
+  complete(index, iteration);
+}
+
+void Operation::onReleased(uint64_t cookie) {
+  const auto [index, iteration] = placeOf(cookie);
+  complete(index, iteration);
+}
 
 void Operation::withdraw() {
   if (!schedule_) return;
@@ -304,9 +334,14 @@ void Operation::withdraw() {
       }
     }
   }
+  if (lane_ && lane_->isBusy()) {
+    const Status drained = lane_->drain();
+    if (!drained.isOk()) JHETCC_LOG(kError, "engine", "the device may still write to buffers of an operation that ended: " + drained.message());
+  }
   unfinished_.clear();
   states_.clear();
   schedule_ = nullptr;
+  lane_ = nullptr;
 }
 
 bool Operation::needs(int32_t member, bool has_left) const {
@@ -326,7 +361,8 @@ bool Operation::needs(int32_t member, bool has_left) const {
         if (parked->header.type == FrameType::kOffer) return true;
         ++here;
       }
-      if (state.completed < state.issued || here < state.total) return true;
+      const int64_t landed = lane_ ? state.landed : state.completed;
+      if (landed < state.issued || here < state.total) return true;
     }
   }
   return false;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/lane.h"
 #include "engine/native.h"
 #include "rail/rail.h"
 #include "schedule/schedule.h"
@@ -53,8 +54,9 @@ struct Buffers {
 /// FrameHeader::flags: the sequence counts the messages of (source, destination, tag), not operations.
 constexpr uint8_t kPointToPoint = 1;
 
-/// At most this many iterations of one send or receive step are under way.
-constexpr int64_t kWindow = 8;
+/// At most this many iterations of one send or receive step are under way; of any step on a device, where each may
+/// have staging of its own.
+constexpr int64_t kWindow = 8, kDeviceWindow = 4;
 
 /// What a running operation needs from its engine.
 class OperationHost {
@@ -63,17 +65,21 @@ class OperationHost {
   virtual rail::Rail* railTo(int32_t member) = 0;
   virtual void fillHeader(transport::FrameHeader& header) = 0;
   virtual NativePort& native() = 0;
+  virtual Lane* lane() = 0;  ///< of the device that this operation's buffers are on; null: the host
   /// An iteration of a step began or ended; asked for operations in several chunks only.
   virtual void noteStep(trace::EventKind kind, int32_t step, int64_t iteration, int64_t bytes) = 0;
 };
 
 class Operation {
  public:
-  void begin(std::shared_ptr<const Program> program, const Buffers& buffers, OperationHost* host, ParkedPool* pool,
-             uint64_t generation);
+  /// Not ok: the device cannot do it; only withdraw() may follow.
+  Status begin(std::shared_ptr<const Program> program, const Buffers& buffers, OperationHost* host, ParkedPool* pool,
+               uint64_t generation);
   /// Issues what can be issued, up to a bounded amount of work. True if anything moved.
   bool advance();
   bool isComplete() const { return unfinished_.empty(); }
+  /// The device failed.
+  const Status& failure() const { return failure_; }
 
   /// A message for this operation. The caller has checked communicator, sequence and fingerprint.
   /// Not ok: it fits no receive step (scope kCommunicator).
@@ -81,6 +87,7 @@ class Operation {
   void onFetched(uint64_t token);
   void onReleased(uint64_t cookie);
   void onNativeDone(uint64_t token);
+  void onDeviceDone(uint64_t token);
   /// Does a cookie or token belong to this operation?
   bool owns(uint64_t cookie) const { return (cookie >> kGenerationShift) == generation_; }
 
@@ -103,6 +110,9 @@ class Operation {
     Parked* parked_first = nullptr;
     Parked* parked_last = nullptr;
     int64_t parked = 0;
+    int64_t staged = 0, sent = 0;  ///< of a send that bounces: copied, and gone out
+    int64_t landed = 0;            ///< of a receive on a device: came from the peer, if not yet where it belongs
+    int64_t slots = -1;            ///< where its staging begins; -1: it has none
   };
   bool dependenciesMet(const schedule::Step& step, int64_t iteration) const;
   bool issue(int32_t step_index);
@@ -114,12 +124,26 @@ class Operation {
     return schedule_->circles[step.stream].members;
   }
   void runLocal(const schedule::Step& step, StepState& state);
+  int64_t window() const { return lane_ ? kDeviceWindow : kWindow; }
+
+  // operation_device.cc
+  Status beginOnDevice();
+  bool reaches(int32_t peer) const;
+  int64_t slotBytes(const schedule::Step& step) const;
+  char* slot(int32_t index, int64_t iteration) const;
+  void queueLocal(int32_t index, const schedule::Step& step, StepState& state);
+  bool stageSend(int32_t index, const schedule::Step& step, StepState& state);
+  bool sendStaged(int32_t index, const schedule::Step& step, StepState& state);
+  void deliverToDevice(int32_t index, int64_t iteration, const transport::FrameHeader& header, const void* payload);
+  bool finishReceive(int32_t index, int64_t iteration);
+  bool noteFailure(const Status& status);  ///< false, always
   bool deliver(int32_t index, const transport::FrameHeader& header, const void* payload);
   void begun(int32_t index, int64_t iteration);
   void complete(int32_t index, int64_t iteration);
   int64_t bytesOf(const schedule::Step& step, int64_t iteration) const;
   char* place(const schedule::Operand& operand, int64_t iteration);
   uint64_t cookieOf(int32_t step, int64_t iteration) const;
+  std::pair<int32_t, int64_t> placeOf(uint64_t token) const;  ///< step and iteration of a cookie
 
   std::shared_ptr<const Program> program_;
   const schedule::Schedule* schedule_ = nullptr;
@@ -131,6 +155,8 @@ class Operation {
   int64_t work_left_ = 0;
   std::vector<StepState> states_;
   std::vector<int32_t> unfinished_;
+  Lane* lane_ = nullptr;
+  Status failure_;
   std::shared_ptr<std::vector<char>> scratch_store_;  ///< native calls under way keep it, too
   char* scratch_ = nullptr;
   bool is_traced_ = false;    ///< in chunks: what overlaps what is worth a record

@@ -40,11 +40,11 @@ bool Operation::issueNative(int32_t index, const Step& step, StepState& state) {
   if (has_source) {
     const Operand& operand = schedule_->sources[static_cast<size_t>(step.sources_begin)];
     call.source = place(operand, state.issued);
-    call.is_source_kept = operand.buffer == Buffer::kScratch;
+    call.is_source_kept = operand.buffer == Buffer::kScratch && !lane_;
   }
   if (has_target) {
     call.target = place(step.target, state.issued);
-    call.is_target_kept = step.target.buffer == Buffer::kScratch;
+    call.is_target_kept = step.target.buffer == Buffer::kScratch && !lane_;
   }
   call.program = program_;
   call.scratch = scratch_store_;
@@ -60,7 +60,8 @@ bool Operation::issueNative(int32_t index, const Step& step, StepState& state) {
 
 void Operation::onNativeDone(uint64_t token) {
   --native_open_;
-  onFetched(token);
+  const auto [index, iteration] = placeOf(token);
+  complete(index, iteration);
 }
 
 }  // namespace jhetcc::engine

@@ -94,6 +94,10 @@ class Endpoint {
   /// running.
   virtual int peerCpu() const { return -1; }
 
+  /// What moves the bytes here reaches device memory where Device::alias() says it is seen: offers and destinations may
+  /// lie there. Else they are memory of the host.
+  virtual bool seesDevices() const { return false; }
+
   virtual const char* transportName() const = 0;
   /// One line for status and errors: "tcp 127.0.0.1:4711 -> 127.0.0.1:4712".
   virtual const std::string& description() const = 0;

@@ -74,10 +74,16 @@ class Fake final : public FakeDevice {
     return static_cast<void*>(range.value().alias);
   }
 
-  Result<Stream> createStream() override {
+  Result<Stream> createStream(Queue queue) override {
     JHETCC_RETURN_IF_ERROR(mayCall("createStream"));
+    const std::shared_ptr<Track> track = machine_->createStream(queue);
+    if (!track) {
+      return Status(Kind::kResource, Scope::kCall, "resource",
+                    "all " + std::to_string(options_.own_queues) +
+                        " queues of this virtual accelerator that a stream can have for itself are taken");
+    }
     ++allocations_;
-    return static_cast<Stream>(machine_->createStream().get());
+    return static_cast<Stream>(track.get());
   }
   Status destroyStream(Stream stream) override {
     JHETCC_RETURN_IF_ERROR(mayCall("destroyStream"));
@@ -118,6 +124,18 @@ class Fake final : public FakeDevice {
     if (is_from_host) bytes_from_host_ += bytes;
     if (!is_to_host && !is_from_host) bytes_on_device_ += bytes;
     return Status::ok();
+  }
+
+  Status zero(void* target, size_t bytes, Stream stream) override {
+    Result<Range> to = findRange(target, bytes, "the target of zeros");
+    if (!to.isOk()) return to.status();
+    Work work;
+    work.step = [target = to.value().alias, bytes] {
+      if (bytes > 0) std::memset(target, 0, bytes);
+      return true;
+    };
+    work.pins = {to.value().allocation->pin()};
+    return queue("zero", stream, std::move(work));
   }
 
   Status record(Event event, Stream stream) override {

@@ -12,6 +12,7 @@ namespace jhetcc::device::fake {
 
 struct Options {
   int queues = 2;             ///< hardware queues; the k-th stream runs on queue k modulo this, behind what waits there
+  int own_queues = 4;         ///< for streams with a queue of their own; more of them: kResource
   bool stream_values = true;  ///< false: gates go by callbacks
   bool registrable = true;    ///< false: no NIC can be registered, alias() is kUnavailable
   bool manual = false;        ///< no thread: work is done in step() and synchronize() alone, by one thread

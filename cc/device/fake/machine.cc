@@ -36,11 +36,13 @@ Result<std::shared_ptr<Track>> findTrack(Stream stream) {
 }
 
 Machine::Machine(const Options& options, std::shared_ptr<CallbackThread> callbacks)
-    : options_(options), callbacks_(std::move(callbacks)), random_(options.seed), queues_(options.queues) {}
+    : options_(options), callbacks_(std::move(callbacks)), random_(options.seed),
+      queues_(static_cast<size_t>(options.queues) + static_cast<size_t>(options.own_queues)) {}
 
 Result<std::unique_ptr<Machine>> Machine::create(const Options& options) {
-  if (options.queues < 1) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_option", "a virtual accelerator needs a hardware queue");
+  if (options.queues < 1 || options.own_queues < 0) {
+    return Status(Kind::kBadArgument, Scope::kCall, "bad_option",
+                  "a virtual accelerator needs a hardware queue that streams share");
   }
   Result<std::shared_ptr<CallbackThread>> callbacks = CallbackThread::get();
   if (!callbacks.isOk()) return callbacks.status();
@@ -65,12 +67,19 @@ Machine::~Machine() {
   for (const std::shared_ptr<Track>& track : tracks_) tracks().by_handle.erase(track.get());
 }
 
-std::shared_ptr<Track> Machine::createStream() {
+std::shared_ptr<Track> Machine::createStream(Queue queue) {
   auto track = std::make_shared<Track>();
   {
     const std::lock_guard lock(mutex_);
     track->machine = this;
-    track->queue = streams_made_++ % queues_.size();
+    if (queue == Queue::kShared) {
+      track->queue = streams_made_++ % static_cast<size_t>(options_.queues);
+    } else {
+      track->queue = static_cast<size_t>(options_.queues);
+      const auto has_it = [&](const auto& other) { return other->queue == track->queue; };
+      while (std::any_of(tracks_.begin(), tracks_.end(), has_it)) ++track->queue;
+      if (track->queue == queues_.size()) return nullptr;
+    }
     tracks_.push_back(track);
   }
   const std::lock_guard lock(tracks().mutex);

@@ -42,7 +42,7 @@ class Machine {
   static Result<std::unique_ptr<Machine>> create(const Options& options);
   ~Machine();
 
-  std::shared_ptr<Track> createStream();
+  std::shared_ptr<Track> createStream(Queue queue);  ///< null: no queue of its own is left
   Status destroyStream(Stream stream);
   void enqueue(const std::shared_ptr<Track>& track, Work work);
   Status synchronize(const std::shared_ptr<Track>& track, int64_t deadline_ns);
@@ -67,7 +67,7 @@ class Machine {
   SeededRandom random_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::deque<Entry>> queues_;
+  std::vector<std::deque<Entry>> queues_;  ///< the shared ones, then those of one stream each
   std::vector<std::shared_ptr<Track>> tracks_;
   size_t streams_made_ = 0;
   bool stopping_ = false;

@@ -44,7 +44,7 @@ class HostDevice final : public Device {
   /// Every address of the host is one that its NICs can be given.
   Result<void*> alias(const void* memory, size_t) override { return const_cast<void*>(memory); }
 
-  Result<Stream> createStream() override { return create(streams_); }
+  Result<Stream> createStream(Queue) override { return create(streams_); }
   Status destroyStream(Stream stream) override { return destroy(streams_, stream, "stream"); }
   Result<Event> createEvent() override { return create(events_); }
   Status destroyEvent(Event event) override { return destroy(events_, event, "event"); }
@@ -52,6 +52,11 @@ class HostDevice final : public Device {
   Status copy(void* target, const void* source, size_t bytes, Stream stream) override {
     JHETCC_RETURN_IF_ERROR(known(streams_, stream, "stream"));
     if (bytes > 0) std::memmove(target, source, bytes);
+    return Status::ok();
+  }
+  Status zero(void* target, size_t bytes, Stream stream) override {
+    JHETCC_RETURN_IF_ERROR(known(streams_, stream, "stream"));
+    if (bytes > 0) std::memset(target, 0, bytes);
     return Status::ok();
   }
   Status record(Event event, Stream stream) override {

@@ -37,6 +37,7 @@ class Tampering final : public Endpoint {
   int waitDescriptor() const override { return inner_->waitDescriptor(); }
   bool prepareSleep(bool in_operation) override { return inner_->prepareSleep(in_operation); }
   bool wantsWrite() const override { return inner_->wantsWrite(); }
+  bool seesDevices() const override { return inner_->seesDevices(); }
   const char* transportName() const override { return inner_->transportName(); }
   const std::string& description() const override { return inner_->description(); }
 

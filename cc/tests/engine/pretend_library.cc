@@ -56,7 +56,7 @@ class PretendLibrary::Port final : public NativePort, public std::enable_shared_
     if (!is_dropped_) {
       const bool is_left_alone = call.kind == StepKind::kNativeBroadcast && call.target == call.source;
       if (call.target && !is_left_alone && status.isOk()) {
-        std::copy(result.begin(), result.end(), static_cast<char*>(call.target));
+        std::copy(result.begin(), result.end(), static_cast<char*>(library_.see(call.target, call.bytes)));
       }
       ended_.emplace_back(call.token, status);
     } else if (call.target && call.is_target_kept) {
@@ -103,7 +103,7 @@ void PretendLibrary::begin(Port& port, NativeCall call) {
   part.port = &port;
   part.call = std::move(call);
   if (part.call.source) {
-    const char* source = static_cast<const char*>(part.call.source);
+    const char* source = static_cast<const char*>(see(part.call.source, part.call.bytes));
     part.data.assign(source, source + part.call.bytes);
   }
   if (!next_failure_.isOk()) std::swap(meeting.failure, next_failure_);

@@ -5,6 +5,8 @@
 #include <set>
 
 #include "base/hash.h"
+#include "device/fake/api.h"
+#include "fake_kernels.h"
 
 namespace jhetcc::engine::testing {
 namespace {
@@ -70,6 +72,28 @@ Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& 
 
 Simulation::~Simulation() = default;
 
+void Simulation::giveDevice(int index, device::fake::Options options) {
+  options.manual = true;
+  options.seed = seed_ * 1000 + static_cast<uint64_t>(index);
+  Rank& mine = rank(index);
+  mine.device = std::make_unique<DeviceRank>();
+  auto device = device::fake::create(options);
+  JHETCC_CHECK(device.isOk(), device.status().message());
+  mine.device->device = std::move(device).value();
+  for (int k = 0; k < options.queues + 1; ++k) {
+    mine.device->streams.push_back(std::move(mine.device->device->createStream()).value());
+  }
+  mine.device->must_wait = !options.stream_values;
+  if (mine.device->must_wait) mine.depth = 1;
+  auto lane = Lane::create(mine.device->device, reduceOnFake);
+  JHETCC_CHECK(lane.isOk(), lane.status().message());
+  mine.engine->useDevice(std::move(lane).value());
+  library.see = [](const void* memory, size_t bytes) {
+    void* seen = device::fake::api().alias(memory, bytes);
+    return seen != nullptr ? seen : const_cast<void*>(memory);
+  };
+}
+
 int Simulation::makeGroup(const std::string& name, const std::vector<int32_t>& ranks, uint64_t epoch, bool late) {
   groups_.push_back(std::make_unique<Group>());
   Group& group = *groups_.back();
@@ -132,8 +156,9 @@ void Simulation::Job::onDone(const Status& result) {
   Rank& mine = sim.rank(rank);
   std::erase(mine.running, this);
   mine.last_end_ns = ended_ns;
+  if (on_device && mine.device->must_wait) on_device->queueAfter();
   if (result.isOk()) {
-    if (output != outputOf(*planned, member, salt)) {
+    if (!on_device && output != outputOf(*planned, member, salt)) {
       sim.fail("wrong value shown as success: " + planned->label + " by " + planned->algorithm + " on rank " +
                std::to_string(rank));
     }
@@ -166,6 +191,18 @@ void Simulation::feed(Rank& rank, int64_t now_ns) {
     const void* input = job->is_in_place ? job->output.data() : job->input.data();
     request.buffers = {input, job->output.data(), job->input.size(), job->output.size()};
     request.completion = job;
+    if (rank.device) {
+      const auto& streams = rank.device->streams;
+      const device::Stream stream = streams[static_cast<size_t>(draw(static_cast<int64_t>(streams.size())))];
+      job->on_device = std::make_unique<DeviceCall>(*rank.device, stream, job->input, job->output.size(),
+                                                    job->is_in_place, job->poison());
+      job->on_device->queueBefore();
+      Result<Turn> turn = rank.engine->lane()->enter(stream);
+      JHETCC_CHECK(turn.isOk(), turn.status().message());
+      request.turn = turn.value();
+      if (!job->gives_host_memory) request.buffers = job->on_device->buffers();
+      if (!rank.device->must_wait) job->on_device->queueAfter();
+    }
     rank.engine->start(std::move(request));
   }
 }
@@ -178,7 +215,12 @@ bool Simulation::pass(bool all) {
   for (int index : order_) {
     if (!isUp(index) || (!all && draw(4) == 0)) continue;
     feed(rank(index), now());
-    for (int64_t k = draw(3); k >= 0; --k) moved |= rank(index).engine->progress();
+    for (int64_t k = draw(3); k >= 0; --k) {
+      moved |= rank(index).engine->progress();
+      for (int64_t more = draw(4); rank(index).device && more > 0; --more) {
+        moved |= rank(index).device->device->step();
+      }
+    }
   }
   return moved;
 }
@@ -335,6 +377,25 @@ void Simulation::checkJobs() {
   }
 }
 
+/// Streams have come to their ends, and what came out of them is right.
+void Simulation::checkDeviceJobs() {
+  for (const Job& job : jobs_) {
+    if (!job.on_device || !job.isDone() || rank(job.rank).dead) continue;
+    const std::string name = job.planned->label + " by " + job.planned->algorithm + " on rank " +
+                             std::to_string(job.rank) + " of " + group(job.group).spec.name + ", on its device";
+    const Status ended =
+        rank(job.rank).device->device->synchronize(job.on_device->stream(), SystemClock().nowNs() + 20'000 * kMs);
+    if (!ended.isOk()) {
+      fail(name + ": " + ended.message());
+      continue;
+    }
+    if (!job.on_device->isUntouched()) fail("written besides the output, or after the end: " + name);
+    if (job.status.isOk() && job.on_device->output() != outputOf(*job.planned, job.member, job.salt)) {
+      fail("wrong value shown as success: " + name);
+    }
+  }
+}
+
 void Simulation::checkVerdicts(int index) {
   const std::vector<int32_t>& ranks = group(index).spec.world_ranks;
   const control::Verdict* first = nullptr;
@@ -371,6 +432,7 @@ void Simulation::checkVerdicts(int index) {
 
 void Simulation::check(size_t verdicts_from) {
   checkJobs();
+  checkDeviceJobs();
   for (int index = 0; index < static_cast<int>(groups_.size()); ++index) {
     if (group(index).spec.world_ranks.size() >= verdicts_from) checkVerdicts(index);
   }

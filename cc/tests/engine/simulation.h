@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "device_rank.h"
 #include "engine/engine.h"
 #include "pretend_library.h"
 #include "schedules.h"
@@ -39,6 +40,8 @@ class Simulation {
     int rank = 0, group = 0, member = 0;
     uint64_t salt = 0;
     bool is_in_place = false;  ///< input and output are the same memory
+    bool gives_host_memory = false;
+    std::unique_ptr<DeviceCall> on_device;  ///< where the rank has a device: input and output are there
     int64_t not_before_ns = 0, begun_ns = -1, ended_ns = -1;
     Status status;
     void onDone(const Status& status) override;
@@ -51,6 +54,7 @@ class Simulation {
     std::vector<bool> has;  ///< by member: the communicator was made there
   };
   struct Rank {
+    std::unique_ptr<DeviceRank> device;  ///< its calls are on it; null: on memory of the host
     std::unique_ptr<Engine> engine;
     std::deque<Job*> todo;
     std::vector<Job*> running;
@@ -58,6 +62,9 @@ class Simulation {
     int depth = 1;  ///< calls handed to the engine at once
     int64_t last_end_ns = 0;
   };
+
+  /// Before the first call: its memory is a virtual accelerator's from now on.
+  void giveDevice(int rank, device::fake::Options options);
 
   /// A communicator on all its members; `late`: a member makes it when its first call is due.
   int makeGroup(const std::string& name, const std::vector<int32_t>& ranks, uint64_t epoch = 0, bool late = false);
@@ -105,6 +112,7 @@ class Simulation {
   bool isIdle();
   void makeOn(int group, int member);
   void checkJobs();
+  void checkDeviceJobs();
   void checkVerdicts(int group);
 
   const uint64_t seed_;

@@ -51,6 +51,7 @@ class ShmEndpoint final : public Endpoint {
   bool prepareSleep(bool in_operation) override;
   bool wantsWrite() const override { return false; }
   int peerCpu() const override { return peers_.cpu.load(std::memory_order_relaxed) - 1; }
+  bool seesDevices() const override { return true; }
   const char* transportName() const override { return "shm"; }
   const std::string& description() const override { return parts_.description; }
 

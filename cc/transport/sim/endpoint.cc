@@ -30,6 +30,7 @@ class SimEndpoint final : public Endpoint {
   int waitDescriptor() const override { return -1; }
   bool prepareSleep(bool) override { return side_->inbox.empty(); }
   bool wantsWrite() const override { return false; }
+  bool seesDevices() const override { return core_->options.sees_devices; }
   const char* transportName() const override { return "sim"; }
   const std::string& description() const override { return description_; }
 

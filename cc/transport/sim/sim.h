@@ -34,6 +34,7 @@ struct Options {
   int64_t break_notice_ns = 200'000;     ///< until an end learns that its link broke or its peer died
   uint64_t window_bytes = 256 * 1024;    ///< sent and not yet polled by the peer; more: send() returns false
   double instant_fetch_probability = 0;  ///< fetch() reads the peer at once and returns true, as shared memory does
+  bool sees_devices = true;              ///< see Endpoint::seesDevices()
   bool reads_need_peer = true;  ///< a stopped rank does not serve fetches (sockets); false: it does (shared memory)
 };
 
