@@ -65,7 +65,7 @@ class Lane {
   Status poll(LaneSink& sink);
   /// Waits for what is queued, and tells nobody. Bounded: what is queued here waits for nothing.
   Status drain();
-  device::Device& device() { return *device_; }
+  const std::shared_ptr<device::Device>& device() const { return device_; }
 
  private:
   struct Memory {

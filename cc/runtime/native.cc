@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -25,6 +26,8 @@ constexpr int64_t kYieldNs = 1'000'000;
 constexpr int64_t kSliceNs = 50 * kNsPerMs;
 constexpr int64_t kCallNs = 1000 * kNsPerMs;
 constexpr int64_t kMomentNs = 500 * kNsPerMs;
+constexpr int64_t kAbortedNs = 5000 * kNsPerMs;
+constexpr auto kStreamLook = std::chrono::microseconds(50);
 
 std::string listed(const std::vector<int32_t>& ranks) {
   std::string text;
@@ -169,8 +172,9 @@ Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& optio
 class NativeWorker::Loop {
  public:
   Loop(std::shared_ptr<const LibraryInUse> in_use, uint64_t communicator, std::vector<int32_t> world_ranks,
-       int32_t world_rank, std::function<void()> wake, int64_t spin_ns)
+       int32_t world_rank, std::function<void()> wake, int64_t spin_ns, std::shared_ptr<device::Device> device)
       : in_use_(std::move(in_use)),
+        device_(std::move(device)),
         key_("circle/" + std::to_string(communicator) + "/"),
         world_ranks_(std::move(world_ranks)),
         world_rank_(world_rank),
@@ -219,13 +223,24 @@ class NativeWorker::Loop {
     waiting_count_.store(0);
     ended_.clear();
     if (!has_thread_) first_ = nullptr;  // never the last one: closeLibrary() comes later
-    if (give_up && (under_way_ || is_making_)) in_use_->is_given_up.store(true);
-    if (give_up && under_way_ && !under_way_->abort().isOk()) under_way_->leave();
-    if (give_up && is_making_) in_use_->library->leave();
+    if (give_up && is_making_) {
+      in_use_->is_given_up.store(true);
+      in_use_->library->leave();
+    }
+    if (give_up && under_way_) giveUp();
     changed_.notify_all();
   }
 
  private:
+  /// The call under way, whose memory belongs to others from now on.
+  void giveUp() {
+    Status ended = under_way_->abort();
+    if (ended.isOk() && device_) ended = device_->synchronize(stream_, SystemClock().nowNs() + kAbortedNs);
+    if (ended.isOk()) return;
+    in_use_->is_given_up.store(true);
+    under_way_->leave();
+  }
+
   void run() {
     NativeCall call;
     while (take(&call)) {
@@ -249,6 +264,8 @@ class NativeWorker::Loop {
     }
     circles_.clear();
     first_ = nullptr;
+    if (event_ != nullptr) (void)device_->destroyEvent(event_);
+    if (stream_ != nullptr) (void)device_->destroyStream(stream_);
   }
 
   /// Spins briefly, then gives way, then sleeps until there is a call. False: closed.
@@ -276,6 +293,7 @@ class NativeWorker::Loop {
     Result<std::shared_ptr<ccl::Communicator>> found = circle(*call.members);
     if (!found.isOk()) return sayWhere(*in_use_, found.status());
     const std::shared_ptr<ccl::Communicator> vendor = found.value();
+    if (device_) return executeOnStream(*vendor, call);
     const bool is_root_of_broadcast = call.kind == StepKind::kNativeBroadcast && call.source;
     const void* source = call.source;
     void* target = call.target;
@@ -296,7 +314,7 @@ class NativeWorker::Loop {
       if (is_closed_.load()) return Status::ok();
       under_way_ = vendor.get();
     }
-    const Status status = callLibrary(*vendor, call, source, target);
+    const Status status = callLibrary(*vendor, call, source, target, nullptr);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       under_way_ = nullptr;
@@ -308,15 +326,71 @@ class NativeWorker::Loop {
     return status.isOk() ? status : sayWhere(*in_use_, status);
   }
 
-  static Status callLibrary(ccl::Communicator& vendor, const NativeCall& call, const void* source, void* target) {
+  /// Nothing is copied: the library works on the device's memory, and can be made to stop.
+  Status executeOnStream(ccl::Communicator& vendor, const NativeCall& call) {
+    const ccl::Capabilities& can = in_use_->library->capabilities();
+    if (can.blocking || !can.abortable) {
+      return sayWhere(*in_use_, Status(Kind::kUnavailable, Scope::kCall, "unavailable",
+                                       "this library does not order its calls on a device's streams"));
+    }
+    JHETCC_RETURN_IF_ERROR(openStream());
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (is_closed_.load()) return Status::ok();
+      under_way_ = &vendor;
+    }
+    Status status = callLibrary(vendor, call, call.source, call.target, stream_);
+    if (status.isOk() && call.kind == StepKind::kNativeBroadcast && call.source && call.target &&
+        call.target != call.source) {
+      std::lock_guard<std::mutex> copying(copy_mutex_);
+      if (!is_closed_.load()) status = device_->copy(call.target, call.source, call.bytes, stream_);
+    }
+    if (status.isOk()) status = awaitStream(vendor);
+    std::lock_guard<std::mutex> lock(mutex_);
+    under_way_ = nullptr;
+    return status.isOk() ? status : sayWhere(*in_use_, status);
+  }
+
+  /// A queue of its own: kernels that wait for other ranks hold nothing that those ranks wait for.
+  Status openStream() {
+    if (stream_ != nullptr) return Status::ok();
+    Result<device::Event> event = device_->createEvent();
+    if (!event.isOk()) return event.status();
+    event_ = event.value();
+    Result<device::Stream> stream = device_->createStream(device::Queue::kOwn);
+    if (stream.isOk()) stream_ = stream.value();
+    return stream.status();
+  }
+
+  /// Until the stream has passed the call, the library has found an error, or the call is given up.
+  Status awaitStream(ccl::Communicator& vendor) {
+    JHETCC_RETURN_IF_ERROR(device_->record(event_, stream_));
+    const SystemClock clock;
+    const int64_t begin = clock.nowNs();
+    while (!is_closed_.load()) {
+      const Result<bool> is_done = device_->isDone(event_);
+      if (!is_done.isOk()) return is_done.status();
+      if (is_done.value()) break;
+      JHETCC_RETURN_IF_ERROR(vendor.asyncError());
+      if (clock.nowNs() - begin < spin_ns_ + kYieldNs) {
+        sched_yield();
+      } else {
+        std::this_thread::sleep_for(kStreamLook);
+      }
+    }
+    return vendor.asyncError();
+  }
+
+  static Status callLibrary(ccl::Communicator& vendor, const NativeCall& call, const void* source, void* target,
+                            ccl::Stream stream) {
     const size_t count = call.bytes / schedule::itemSize(call.type);
     switch (call.kind) {
       case StepKind::kNativeReduce:
-        return vendor.reduce(source, target, count, call.type, call.op, call.root, nullptr);
+        return vendor.reduce(source, target, count, call.type, call.op, call.root, stream);
       case StepKind::kNativeAllReduce:
-        return vendor.allReduce(source, target, count, call.type, call.op, nullptr);
+        return vendor.allReduce(source, target, count, call.type, call.op, stream);
       default:
-        return vendor.broadcast(source ? source : target, target, call.bytes, call.root, nullptr);
+        return vendor.broadcast(source ? source : target, target, call.bytes, call.root, stream);
     }
   }
 
@@ -348,6 +422,7 @@ class NativeWorker::Loop {
   }
 
   const std::shared_ptr<const LibraryInUse> in_use_;
+  const std::shared_ptr<device::Device> device_;  ///< null: the host
   const std::string key_;
   const std::vector<int32_t> world_ranks_;
   const int32_t world_rank_;
@@ -370,15 +445,17 @@ class NativeWorker::Loop {
   std::map<std::vector<int32_t>, std::shared_ptr<ccl::Communicator>> circles_;
   std::shared_ptr<ccl::Communicator> first_;  ///< where this worker may use it; while there is no thread, under mutex_
   Staging source_staging_, target_staging_;
+  device::Stream stream_ = nullptr;  ///< set before a call on it is under way
+  device::Event event_ = nullptr;
   // Of the engine's thread alone.
   std::vector<std::pair<uint64_t, Status>> told_;
 };
 
 NativeWorker::NativeWorker(std::shared_ptr<const LibraryInUse> in_use, uint64_t communicator,
                            std::vector<int32_t> world_ranks, int32_t world_rank, std::function<void()> wake,
-                           int64_t spin_ns)
+                           int64_t spin_ns, std::shared_ptr<device::Device> device)
     : loop_(std::make_shared<Loop>(std::move(in_use), communicator, std::move(world_ranks), world_rank, std::move(wake),
-                                   spin_ns)) {}
+                                   spin_ns, std::move(device))) {}
 
 NativeWorker::~NativeWorker() { end(); }
 

@@ -12,6 +12,7 @@
 
 #include "ccl/library.h"
 #include "control/store.h"
+#include "device/device.h"
 #include "engine/native.h"
 #include "runtime/native_threads.h"
 
@@ -56,8 +57,10 @@ void closeLibrary(const std::shared_ptr<const LibraryInUse>& in_use, int64_t tim
 class NativeWorker final : public engine::NativePort {
  public:
   /// `wake` is called whenever a call has ended, from the thread; never after drop() or the end of this object.
+  /// `device`: calls are on its memory, by a library that orders them on a stream. Null: on memory of the host.
   NativeWorker(std::shared_ptr<const LibraryInUse> in_use, uint64_t communicator, std::vector<int32_t> world_ranks,
-               int32_t world_rank, std::function<void()> wake, int64_t spin_ns);
+               int32_t world_rank, std::function<void()> wake, int64_t spin_ns,
+               std::shared_ptr<device::Device> device = nullptr);
   ~NativeWorker() override;
 
   void start(engine::NativeCall call) override;

@@ -100,8 +100,12 @@ Status Process::createCommunicator(const std::string& name, uint64_t epoch, std:
       return std::count(library_->world_ranks.begin(), library_->world_ranks.end(), rank) > 0;
     };
     if (library_ && inCluster(runner->worldRank())) {
+      std::shared_ptr<device::Device> device;
+      runner->withEngine([&](engine::Engine& engine) {
+        if (engine.lane() != nullptr) device = engine.lane()->device();
+      });
       communicator->natives.push_back(std::make_shared<NativeWorker>(
-          library_, id, world_ranks, runner->worldRank(), [runner] { runner->wake(); }, spin_ns_));
+          library_, id, world_ranks, runner->worldRank(), [runner] { runner->wake(); }, spin_ns_, std::move(device)));
       spec.native = communicator->natives.back();
     }
     runners_[static_cast<size_t>(slot)]->withEngine([&](engine::Engine& engine) { engine.createCommunicator(spec); });

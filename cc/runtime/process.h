@@ -70,6 +70,12 @@ struct Call {
   std::shared_ptr<const engine::Command> command;
 };
 
+/// What a local rank's call on its device works on: memory of the device, in the order of a stream of its.
+struct DeviceBuffers {
+  engine::Buffers buffers;
+  device::Stream stream = nullptr;
+};
+
 class Process {
  public:
   /// `ordinals[k]` is what XLA calls the device of local rank k. `births_before`: so often every communicator counts as
@@ -110,6 +116,28 @@ class Process {
   Status run(const Prepared& prepared, const engine::Buffers* buffers, size_t count,
              const std::function<bool()>& interrupted);
 
+  /// Before startThreads(): calls of this local rank by start() are on memory of this device.
+  Status useDevice(size_t slot, std::shared_ptr<device::Device> device, engine::Lane::Reducer reducer);
+  /// A call by all local members on their devices' streams, under way. Ends it before it goes.
+  class StreamCall {
+   public:
+    ~StreamCall();
+    bool isDone() const;
+    /// Interrupted: the communicator is aborted.
+    Status wait(const std::function<bool()>& interrupted);
+
+   private:
+    friend class Process;
+    StreamCall(Process& process, std::vector<Call> calls) : process_(process), calls_(std::move(calls)) {}
+    Process& process_;
+    std::vector<Call> calls_;
+    std::deque<BlockingTicket> tickets_;
+  };
+  /// Returns at once; what is queued on the streams before comes before it, what is queued later comes after it, though
+  /// it failed. Where a device's streams cannot wait for a value, returns when the call has ended (ADR 30).
+  Result<std::unique_ptr<StreamCall>> start(const Prepared& prepared, const DeviceBuffers* buffers, size_t count,
+                                            const std::function<bool()>& interrupted);
+
   Status abort(const std::string& communicator, const std::string& reason, const std::string& code);
   std::optional<control::Verdict> verdict(const std::string& communicator);
   /// Blocks until the survivors agreed or the deadline.
@@ -128,6 +156,11 @@ class Process {
   Call callOf(const Communicator& communicator, const CommandSet& commands, int32_t slot);
   Status runMany(const Prepared& prepared, const engine::Buffers* buffers, size_t count,
                  const std::function<bool()>& interrupted);
+  Result<std::vector<Call>> callsOf(const Prepared& prepared, size_t count);
+  Status awaitAll(const std::vector<Call>& calls, std::deque<BlockingTicket>& tickets, bool is_interrupted,
+                  const std::function<bool()>& interrupted);
+  Status mayRun(const Prepared& prepared, const engine::Buffers& buffers) const;
+  static Status secondThread(const Prepared& prepared);
   void endInterrupted(const Call& call);
   Result<int32_t> slotOf(const Communicator& communicator, int64_t ordinal) const;
   Status unknownCommunicator(std::string_view name) const;

@@ -210,8 +210,8 @@ void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_
   if (next != INT64_MAX) timeout_ns = std::min(timeout_ns, std::max<int64_t>(next - clock_.nowNs(), 0));
   lock.unlock();
   if (may_sleep) {
-    const int timeout_ms = static_cast<int>(std::min<int64_t>((timeout_ns + kNsPerMs - 1) / kNsPerMs, 1 << 30));
-    ::poll(set.data(), set.size(), timeout_ms);
+    const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+    ::ppoll(set.data(), set.size(), &timeout, nullptr);
   }
   if (set[0].revents & POLLIN) {
     uint64_t count = 0;

@@ -47,6 +47,13 @@ class Ticket : public engine::Completion {
   Status status_;
 };
 
+/// A ticket whose caller waits for it: it never leaves.
+class BlockingTicket final : public Ticket {
+ public:
+  using Ticket::Ticket;
+  void resolve() override {}
+};
+
 /// Local ranks of one communicator succeed together; a failure is everybody's at once.
 /// Why: a device that goes on into XLA's own collective while its neighbour failed would hang the process there.
 class LocalJoin {

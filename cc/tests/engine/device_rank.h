@@ -37,7 +37,8 @@ class DeviceCall {
   /// Once the stream has done all: whether something was written besides the output, or after the end. Queues and waits.
   bool isUntouched();
   device::Stream stream() const { return stream_; }
-  size_t bytes() const { return total(); }  ///< of what is copied up, down, and up again
+  size_t bytes() const { return total(); }  ///< of what is copied up, down, up again, and down by isUntouched()
+  static size_t bytesOf(size_t input_and_output) { return 3 * kGuard + input_and_output; }
 
  private:
   static constexpr size_t kGuard = 64;

@@ -28,6 +28,7 @@ std::vector<Planned> load() {
       member.text = reader.text(4096);
       const std::string_view blob = reader.text(1 << 20);
       if (member.text.empty()) continue;
+      member.binary = blob;
       auto schedule = schedule::decode(blob.data(), blob.size());
       JHETCC_CHECK(schedule.isOk(), member.text + ": " + schedule.status().message());
       member.program = Program::make(schedule.value());

@@ -16,6 +16,7 @@ namespace jhetcc::engine::testing {
 struct Planned {
   struct Member {
     std::string text;  ///< empty: takes no part
+    std::string binary;  ///< the schedule, as it came
     std::shared_ptr<const Program> program;
   };
   std::string label, algorithm;
