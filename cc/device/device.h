@@ -30,7 +30,7 @@ using Event = void*;
 /// waits depend on needs a queue that nobody waits on.
 enum class Queue : uint8_t {
   kShared,
-  kOwn,  ///< a device has few of these
+  kPrivate,  ///< a device has few of these
 };
 /// Runs on a thread of the device's driver. It may store and notify; it must not call a device, nor wait.
 using Callback = void (*)(void* context);

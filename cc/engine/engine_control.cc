@@ -243,7 +243,8 @@ int64_t Engine::nextWakeNs() const {
   for (const auto& communicator : retired_) next = std::min(next, communicator->membership->nextTickNs());
   if (!active_ || active_->withdrawn) return next;
   // Nothing wakes us when a stream moves on: a callback a copy would cost more than looking.
-  if (!active_->request.turn.isReached() || (lane_ && lane_->isBusy())) next = std::min(next, clock_.nowNs() + kDeviceLookNs);
+  if (!active_->request.turn.isReached() || (lane_ && lane_->isBusy()))
+    next = std::min(next, clock_.nowNs() + kDeviceLookNs);
   next = std::min(next, probes_->nextTickNs());
   if (options_.operation_timeout_ns != INT64_MAX)
     next = std::min(next, active_->started_ns + options_.operation_timeout_ns);

@@ -24,7 +24,7 @@ Result<std::unique_ptr<Lane>> Lane::create(std::shared_ptr<device::Device> devic
 }
 
 Status Lane::start() {
-  Result<device::Stream> stream = device_->createStream(device::Queue::kOwn);
+  Result<device::Stream> stream = device_->createStream(device::Queue::kPrivate);
   if (!stream.isOk()) return stream.status();
   stream_ = stream.value();
   for (Mark& mark : marks_) {

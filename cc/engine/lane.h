@@ -79,7 +79,8 @@ class Lane {
   };
   static constexpr size_t kMarks = 16;
 
-  Lane(std::shared_ptr<device::Device> device, Reducer reducer) : device_(std::move(device)), reducer_(std::move(reducer)) {}
+  Lane(std::shared_ptr<device::Device> device, Reducer reducer)
+      : device_(std::move(device)), reducer_(std::move(reducer)) {}
   Status start();
   Status grow(Memory& memory, size_t bytes, device::MemoryKind kind);
   Status queued(uint64_t token);

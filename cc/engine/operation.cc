@@ -221,8 +221,8 @@ Status Operation::onMessage(const FrameHeader& header, const void* payload) {
                       " bytes) fits no receive of the schedule");
   }
   StepState& state = states_[index];
-  if (!state.parked_first && arrival == state.issued && state.issued - state.completed < window() &&
-      failure_.isOk() && dependenciesMet(schedule_->steps[index], arrival)) {
+  if (!state.parked_first && arrival == state.issued && state.issued - state.completed < window() && failure_.isOk() &&
+      dependenciesMet(schedule_->steps[index], arrival)) {
     deliver(index, header, payload);
     return Status::ok();
   }
@@ -336,7 +336,9 @@ void Operation::withdraw() {
   }
   if (lane_ && lane_->isBusy()) {
     const Status drained = lane_->drain();
-    if (!drained.isOk()) JHETCC_LOG(kError, "engine", "the device may still write to buffers of an operation that ended: " + drained.message());
+    if (!drained.isOk())
+      JHETCC_LOG(kError, "engine",
+                 "the device may still write to buffers of an operation that ended: " + drained.message());
   }
   unfinished_.clear();
   states_.clear();

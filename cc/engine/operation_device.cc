@@ -78,9 +78,9 @@ void Operation::queueLocal(int32_t index, const Step& step, StepState& state) {
     queued = lane_->copy(target, sources[0], bytes, token);
   } else {
     const int divisor = step.final && schedule_->op == schedule::ReduceOp::kMean ? schedule_->size : 0;
-    queued = lane_->reduce({target, sources.data(), static_cast<int>(sources.size()), bytes, schedule_->type,
-                            schedule_->op, divisor},
-                           token);
+    queued = lane_->reduce(
+        {target, sources.data(), static_cast<int>(sources.size()), bytes, schedule_->type, schedule_->op, divisor},
+        token);
   }
   if (!queued.isOk()) noteFailure(queued);
 }

@@ -200,7 +200,7 @@ Status Process::useDevice(size_t slot, std::shared_ptr<device::Device> device, e
 }
 
 Result<std::unique_ptr<Process::StreamCall>> Process::start(const Prepared& prepared, const DeviceBuffers* buffers,
-                                                           size_t count, const std::function<bool()>& interrupted) {
+                                                            size_t count, const std::function<bool()>& interrupted) {
   for (size_t k = 0; k < count; ++k) JHETCC_RETURN_IF_ERROR(mayRun(prepared, buffers[k].buffers));
   const Flag flag(prepared.communicator->in_blocking_call);
   if (!flag.isTaken()) return secondThread(prepared);

@@ -357,7 +357,7 @@ class NativeWorker::Loop {
     Result<device::Event> event = device_->createEvent();
     if (!event.isOk()) return event.status();
     event_ = event.value();
-    Result<device::Stream> stream = device_->createStream(device::Queue::kOwn);
+    Result<device::Stream> stream = device_->createStream(device::Queue::kPrivate);
     if (stream.isOk()) stream_ = stream.value();
     return stream.status();
   }

@@ -36,7 +36,8 @@ inline Status reduceOnFake(const Reduction& reduction, device::Stream stream) {
   };
   const auto drop = [](void* context) { delete static_cast<Kernel*>(context); };
   if (api.enqueue(stream, step, drop, kernel.get(), used.data(), used.size()) != 0) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_argument", "a kernel found no stream of a virtual accelerator");
+    return Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
+                  "a kernel found no stream of a virtual accelerator");
   }
   (void)kernel.release();
   return Status::ok();

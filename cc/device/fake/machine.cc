@@ -36,7 +36,9 @@ Result<std::shared_ptr<Track>> findTrack(Stream stream) {
 }
 
 Machine::Machine(const Options& options, std::shared_ptr<CallbackThread> callbacks)
-    : options_(options), callbacks_(std::move(callbacks)), random_(options.seed),
+    : options_(options),
+      callbacks_(std::move(callbacks)),
+      random_(options.seed),
       queues_(static_cast<size_t>(options.queues) + static_cast<size_t>(options.own_queues)) {}
 
 Result<std::unique_ptr<Machine>> Machine::create(const Options& options) {

@@ -158,6 +158,24 @@ TEST_CASE("callbacks come once each, in the order of the stream") {
   }
 }
 
+TEST_CASE("zeros come in the order of the stream, and nowhere else") {
+  for (Kind& kind : allKinds()) {
+    CAPTURE(kind.name);
+    Device& device = *kind.device;
+    const Stream stream = must(device.createStream(Queue::kPrivate));
+    Bytes bytes(device, 100);
+    std::memset(bytes.here(), 9, 100);
+    bytes.up(stream);
+    must(device.zero(bytes.there() + 10, 20, stream));
+    must(device.zero(bytes.there() + 50, 0, stream));
+    bytes.down(stream);
+    must(device.synchronize(stream, soonNs()));
+    for (int k = 0; k < 100; ++k) CHECK(bytes.here()[k] == (k < 10 || k >= 30 ? 9 : 0));
+    must(device.destroyStream(stream));
+    CHECK(device.zero(bytes.there(), 1, stream).kind() == jhetcc::Kind::kBadArgument);
+  }
+}
+
 TEST_CASE("handles that are not the device's are refused") {
   for (Kind& kind : allKinds()) {
     CAPTURE(kind.name);

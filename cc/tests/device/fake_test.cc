@@ -58,6 +58,28 @@ TEST_CASE("a held stream holds those behind it on its hardware queue, and no oth
   CHECK(must(device->isDone(events[2])));
 }
 
+TEST_CASE("a stream with a queue of its own goes on whatever waits elsewhere, and such queues run out") {
+  const auto device = makeFake({.queues = 1, .own_queues = 2, .manual = true});
+  const std::unique_ptr<Gate> gate = must(Gate::create(*device));
+  const Stream first = must(device->createStream(Queue::kPrivate));
+  must(gate->hold(1, must(device->createStream())));
+  const Stream second = must(device->createStream(Queue::kPrivate));
+  const Event event = must(device->createEvent());
+  for (const Stream stream : {first, second}) {
+    must(device->record(event, stream));
+    while (device->step()) {
+    }
+    CHECK(must(device->isDone(event)));
+  }
+  const Status refused = device->createStream(Queue::kPrivate).status();
+  CHECK(refused.kind() == jhetcc::Kind::kResource);
+  CHECK_MESSAGE(refused.message().find("all 2 queues") != std::string::npos, refused.message());
+  must(device->destroyStream(first));
+  (void)must(device->createStream(Queue::kPrivate));
+  (void)must(device->createStream());
+  gate->open(1);
+}
+
 TEST_CASE("a stream that waits for one behind it on its queue never ends, and the deadline tells") {
   for (const int queues : {1, 2}) {
     const auto device = makeFake({.queues = queues});

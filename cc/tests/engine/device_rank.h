@@ -34,7 +34,8 @@ class DeviceCall {
   void queueAfter();   ///< the output comes down, then everything is poisoned
   /// Once the stream has done all: what came down.
   std::vector<uint8_t> output() const;
-  /// Once the stream has done all: whether something was written besides the output, or after the end. Queues and waits.
+  /// Once the stream has done all: whether something was written besides the output, or after the end. Queues and
+  /// waits.
   bool isUntouched();
   device::Stream stream() const { return stream_; }
   size_t bytes() const { return total(); }  ///< of what is copied up, down, up again, and down by isUntouched()

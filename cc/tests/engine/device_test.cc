@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on virtual accelerators, of some ranks or of all: values, the order of streams, who touches what, and ends.
+// Operations on virtual accelerators, of some ranks or of all: values, the order of streams, who touches what, and
+// ends.
 #include <doctest/doctest.h>
 
 #include "simulation.h"

@@ -15,7 +15,7 @@ namespace jhetcc::engine::testing {
 /// One operation as all members of a communicator call it.
 struct Planned {
   struct Member {
-    std::string text;  ///< empty: takes no part
+    std::string text;    ///< empty: takes no part
     std::string binary;  ///< the schedule, as it came
     std::shared_ptr<const Program> program;
   };
