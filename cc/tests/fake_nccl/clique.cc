@@ -31,6 +31,8 @@ void perform(const Collective& collective) {
   }
   for (size_t rank = 0; rank < size; ++rank) {
     if (request.kind == Request::kReduce && static_cast<int>(rank) != request.root) continue;
+    const bool is_there = request.kind == Request::kBroadcast && collective.targets[rank] == collective.sources[rank];
+    if (is_there && static_cast<int>(rank) == request.root) continue;  // others may read it now
     const size_t length = is_scattered ? bytes : result.size();
     if (length > 0) std::memcpy(collective.targets[rank], result.data() + (is_scattered ? rank * bytes : 0), length);
   }
