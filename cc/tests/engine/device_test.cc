@@ -157,6 +157,32 @@ TEST_CASE("ranks that die or stop: the others' streams go on, and nothing is wri
   }
 }
 
+TEST_CASE("a member that leaves after its part does not end an operation whose device still copies") {
+  int left = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    Simulation simulation(2, seed, networkOf(seed));
+    simulation.giveDevice(1, {.registrable = seed % 4 < 2});
+    const int group = simulation.makeGroup("world", firstRanks(2));
+    simulation.ask(group, planned(2, seed % 2 ? "broadcast(u64[300], root=0) in 80" : "long message"));
+    bool has_left = false;
+    for (int64_t at = 0; at < 2'000; ++at) {
+      simulation.network.at(at * 10'000, [&] {
+        for (const auto* job : simulation.jobsOf(group)) {
+          if (has_left || !job->isDone() || job->rank != 0) continue;
+          has_left = true;
+          simulation.rank(0).engine->sayGoodbye();
+        }
+      });
+    }
+    simulation.rank(1).is_device_slow = true;
+    simulation.run();
+    left += has_left;
+    checkAllWell(simulation);
+  }
+  CHECK(left > 30);
+}
+
 TEST_CASE("an operation waits for its stream, says so at its deadline, and its stream goes on after the error") {
   Simulation simulation(2, 3);
   for (int rank = 0; rank < 2; ++rank) simulation.giveDevice(rank, {});

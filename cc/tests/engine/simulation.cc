@@ -217,6 +217,7 @@ bool Simulation::pass(bool all) {
     feed(rank(index), now());
     for (int64_t k = draw(3); k >= 0; --k) {
       moved |= rank(index).engine->progress();
+      if (rank(index).is_device_slow && draw(10) != 0) continue;
       for (int64_t more = draw(4); rank(index).device && more > 0; --more) {
         moved |= rank(index).device->device->step();
       }

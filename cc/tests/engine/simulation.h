@@ -59,7 +59,8 @@ class Simulation {
     std::deque<Job*> todo;
     std::vector<Job*> running;
     bool dead = false, stopped = false, ever_stopped = false;
-    int depth = 1;  ///< calls handed to the engine at once
+    bool is_device_slow = false;  ///< hardly ever goes on
+    int depth = 1;                ///< calls handed to the engine at once
     int64_t last_end_ns = 0;
   };
 
