@@ -92,6 +92,11 @@ TEST_CASE("every operation, type and size; parts and other orders of the ranks")
       CAPTURE(size);
       Job job(size, "everything", {adapter.argument}, !adapter.one_rank_a_process);
       expectGood(job);
+      for (int rank = 0; size > 1 && rank < size && !adapter.column.empty(); ++rank) {
+        const std::string mine = std::to_string(rank);
+        CHECK("`" + job.told("nans made " + mine) + "`" == cell("infinity minus infinity", adapter.column));
+        CHECK(job.told("nans kept " + mine) == cell("sign and payload of a source's NaN", adapter.column));
+      }
     }
   }
 }

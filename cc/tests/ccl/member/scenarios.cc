@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "ccl/member/memory.h"
+#include "ccl/member/specials.h"
 #include "ccl/segments.h"
 
 namespace jhetcc::ccl {
@@ -72,6 +72,23 @@ void checkNames() {
   }
 }
 
+/// Which NaNs a sum gives, for the table in docs/libraries.md: of infinity minus infinity for each type of float, and
+/// whether those of sources are as they were.
+void tellNans(Member& member, Communicator& world, Place& place, const Capabilities& can) {
+  std::string made;
+  bool are_kept = true;
+  for (const DataType type : {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+    if (!can.reduces(ReduceOp::kSum, type)) continue;
+    made += (made.empty() ? "" : " ") + sumOfSpecials(world, place, type, member.rank, Special::kInfinity);
+    for (const Special nan : {Special::kNan, Special::kNegativeNan}) {
+      are_kept &= sumOfSpecials(world, place, type, member.rank, nan) == textOf(special(type, nan, true));
+    }
+  }
+  const std::string mine = std::to_string(member.rank);
+  require(member.store->set("nans made " + mine, made, inSeconds(20)), "the NaNs");
+  require(member.store->set("nans kept " + mine, are_kept ? "kept" : "not kept", inSeconds(20)), "the NaNs");
+}
+
 /// All operations of the first communicator, of a part and of all in another order.
 int everything(Member& member) {
   const std::shared_ptr<Library> library = member.load();
@@ -80,6 +97,7 @@ int everything(Member& member) {
   const auto world = must(member.create(*library, "world"), "world");
   checkEverything(*world, place, can, member.rank, member.size);
   checkNames();
+  if (member.size > 1) tellNans(member, *world, place, can);
   if (member.size == 4) {
     const std::vector<int32_t> ranks = member.rank % 2 == 0 ? std::vector<int32_t>{2, 0} : std::vector<int32_t>{3, 1};
     const auto half = must(member.create(*library, "half " + std::to_string(ranks[0]), ranks), "half");
