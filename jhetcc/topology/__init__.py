@@ -11,6 +11,7 @@ from .distance import Border as Border
 from .distance import Choice as Choice
 from .distance import between as between
 from .distance import borders as borders
+from .distance import by_distance as by_distance
 from .distance import choose_nics as choose_nics
 from .form import digest as digest
 from .form import dumps as dumps

@@ -30,6 +30,7 @@ from jhetcc.world import state
 from jhetcc.world.measuring import Room, library_costs, link_costs, memory_costs
 
 if TYPE_CHECKING:
+    from jhetcc.topology import Topology
     from jhetcc.world.communicator import Communicator
     from jhetcc.world.world import World
 
@@ -270,9 +271,9 @@ def _compared(world: World, everybody: Communicator, profile: Profile) -> Profil
     )
 
 
-def adopt(world: World, profile: Profile) -> None:
-    """Lets the communicators there are, and later ones, plan with a profile."""
-    world.profile = profile
+def adopt(world: World, profile: Profile, machines: Topology | None) -> None:
+    """Lets the communicators there are, and later ones, plan with a profile and with the NICs of these machines."""
+    world.profile, world.machines = profile, machines
     for name in state.names():
         communicator = state.communicator(name)
-        communicator.layout = dataclasses.replace(communicator.layout, profile=profile)
+        communicator.layout = communicator.laid_out()

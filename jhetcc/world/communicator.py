@@ -10,7 +10,7 @@ import numpy as np
 
 from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
-from jhetcc.planner import Layout, explain, shapes
+from jhetcc.planner import Layout, explain, nics_of, shapes
 from jhetcc.schedule import Operation
 from jhetcc.topology import Cluster, Topology, form_clusters
 from jhetcc.world import flight, machines
@@ -52,13 +52,19 @@ class Communicator(RawCalls):
         self.island_devices = tuple(world.device_of(rank) for rank in world_ranks if world.island_of(rank) in own)
         self.island_sizes = tuple(Counter(world.island_of(rank) for rank in world_ranks).values())
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
-        hosts = tuple(world.host_of(rank) for rank in world_ranks)
-        processes = [world.process_of(rank) for rank in world_ranks]
-        shaped = shapes(self.clusters, world.libraries, processes=processes, trusted=epoch == 0)
-        self.layout = Layout(hosts, world.profile, shaped)
+        self.layout = self.laid_out()
 
     def __repr__(self) -> str:
         return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"
+
+    def laid_out(self) -> Layout:
+        """What its plans are made by, as far as the world knows it now."""
+        world = self._world
+        hosts = tuple(world.host_of(rank) for rank in self.world_ranks)
+        processes = [world.process_of(rank) for rank in self.world_ranks]
+        nics = nics_of(machines.of_ranks(world.machines, self), world.profile) if world.machines else ()
+        shaped = shapes(self.clusters, world.libraries, processes=processes, trusted=self.epoch == 0, nics=nics)
+        return Layout(hosts, world.profile, shaped)
 
     @property
     def rank(self) -> int:
