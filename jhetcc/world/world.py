@@ -71,10 +71,11 @@ class World:
         try:
             self._meet()
         except BaseException as why:
-            if self.rendezvous is not None:
-                self.rendezvous.fail(why)
+            told = self.rendezvous.fail(why) if self.rendezvous is not None else why
             self._end(0.0)
-            raise
+            if told is why:
+                raise
+            raise told from None
 
     def _meet(self) -> None:
         meeting = self.rendezvous
