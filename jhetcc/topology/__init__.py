@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What exists: hosts, devices, NICs, links and clusters as plain values; discovery, JSON, text, picture. See README.md of this room."""
 
+from .clusters import LIBRARIES as LIBRARIES
 from .clusters import Identity as Identity
 from .clusters import form_clusters as form_clusters
 from .discover import VENDOR_OF_PLATFORM as VENDOR_OF_PLATFORM

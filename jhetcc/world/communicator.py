@@ -276,7 +276,7 @@ class Communicator(RawCalls):
           >>> import jhetcc
           >>> comm = jhetcc.init(num_processes=1, devices=2)
           >>> print(comm.explain("psum(f32[1024])").splitlines()[0])
-          psum(f32[1024]) on 'world' (2 ranks on 1 host(s))
+          psum(f32[1024]) on 'world' (2 ranks on 1 host)
           >>> comm.close()
         """
         try:
@@ -286,7 +286,8 @@ class Communicator(RawCalls):
             )
         except ValueError as why:
             raise BadArgumentError(str(why), code="bad_argument") from None
-        lines = [f"{operation} on {self.name!r} ({self.size} ranks on {len(set(self.layout.hosts))} host(s))"]
+        hosts = len(set(self.layout.hosts))
+        lines = [f"{operation} on {self.name!r} ({_counted(self.size, 'rank')} on {_counted(hosts, 'host')})"]
         lines += report.text().splitlines()
         for rank in self._world.process.status():
             lines += [f"  path {text}" for _, text in sorted(rank["paths"].items())]
@@ -315,6 +316,10 @@ class Communicator(RawCalls):
         """
         self._world.require_open()
         return machines.survey(self, self._world)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _per_rank(value: Any, count: int, what: str) -> list[int]:

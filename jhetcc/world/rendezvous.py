@@ -313,7 +313,8 @@ class Rendezvous:
             )
         common = {
             "process": process, "slot": local, "peer": peer, "peer_process": other.process_id,
-            "allow_cma": options.cma != "off", "congestion": options.tcp_congestion or "", "timeout": self._left(), "store": self._client, "ended_key": "failed",
+            "allow_cma": options.cma != "off", "congestion": options.tcp_congestion or "", "timeout": self._left(),
+            "store": self._client, "ended_key": "failed",
         }  # fmt: skip
         try:
             if me.process_id < other.process_id:

@@ -79,6 +79,8 @@ class World:
 
     def _meet(self) -> None:
         meeting = self.rendezvous
+        if not meeting:
+            library.check_path(self.options)
         self.members = (
             meeting.gather(self.own) if meeting else [replace(describe(self.own, self.options), library="none")]
         )
