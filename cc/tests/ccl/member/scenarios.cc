@@ -15,29 +15,43 @@ namespace {
 
 using schedule::DataType, schedule::ReduceOp;
 
-/// Something that another thread does, and that may never end.
+/// Something that another thread does, and that may never end: then the thread is left behind.
 class Deed {
  public:
-  void end(const Status& status) {
-    std::lock_guard lock(mutex_);
-    status_ = status;
-    has_ended_ = true;
-    changed_.notify_all();
+  template <typename Body>
+  explicit Deed(Body body)
+      : state_(std::make_shared<State>()), thread_([state = state_, body = std::move(body)] {
+          const Status status = body();
+          std::lock_guard lock(state->mutex);
+          state->status = status;
+          state->has_ended = true;
+          state->changed.notify_all();
+        }) {}
+  ~Deed() {
+    if (hasEnded(0)) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
   }
   bool hasEnded(int64_t within_ms) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::milliseconds(within_ms), [this] { return has_ended_; });
+    std::unique_lock lock(state_->mutex);
+    return state_->changed.wait_for(lock, std::chrono::milliseconds(within_ms), [this] { return state_->has_ended; });
   }
   Status status() {
-    std::lock_guard lock(mutex_);
-    return status_;
+    std::lock_guard lock(state_->mutex);
+    return state_->status;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool has_ended_ = false;
-  Status status_;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool has_ended = false;
+    Status status;
+  };
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
 };
 
 /// The types that a reduction has, as docs/libraries.md lists them.
@@ -167,8 +181,7 @@ int killed(Member& member) {
   std::unique_ptr<Communicator> world = must(member.create(*library, "world"), "world");
   checkBriefly(*world, *place, member.rank, member.size);
   const bool dies = member.rank == member.size - 1;
-  const auto calls = std::make_shared<Deed>();
-  std::thread([=, raw = world.get(), is_process = member.is_process] {
+  Deed calls([=, raw = world.get(), is_process = member.is_process] {
     Status status;
     for (int call = 0; status.isOk(); ++call) {
       if (dies && call == 20 && is_process) ::raise(SIGKILL);
@@ -177,10 +190,10 @@ int killed(Member& member) {
           raw->allReduce(source->data(), target->data(), 1 << 18, DataType::kFloat32, ReduceOp::kSum, place->stream());
       if (status.isOk()) status = place->finish();
     }
-    calls->end(status);
-  }).detach();
+    return status;
+  });
   if (dies) {
-    require(calls->hasEnded(60'000), "the calls before the end");
+    require(calls.hasEnded(60'000), "the calls before the end");
     require(member.store->set("killed", "", inSeconds(20)), "telling the end");
     for (int32_t rank = 0; rank < member.size - 1; ++rank) {
       require(member.store->get("over " + std::to_string(rank), inSeconds(60)).status(), "waiting for the others");
@@ -189,13 +202,13 @@ int killed(Member& member) {
     return 0;
   }
   require(member.store->get("killed", inSeconds(60)).status(), "waiting for the end of a member");
-  const bool came_back = calls->hasEnded(300);
+  const bool came_back = calls.hasEnded(300);
   std::fprintf(stderr, "ccl_member: the call %s\n", came_back ? "failed" : "is stuck");
   if (can.abortable) {
     require(world->asyncError(), "before abort()");
     require(world->abort(), "abort()");
-    require(calls->hasEnded(10'000), "the call after abort()");
-    require(calls->status().kind() == Kind::kAborted, "the call after abort(): " + calls->status().message());
+    require(calls.hasEnded(10'000), "the call after abort()");
+    require(calls.status().kind() == Kind::kAborted, "the call after abort(): " + calls.status().message());
     require(place->finish(10'000), "the stream after abort()");
     require(world->asyncError().kind() == Kind::kAborted, "asyncError() after abort()");
     require(world->abort(), "a second abort()");
@@ -213,17 +226,13 @@ int killed(Member& member) {
 /// The other members never come. create() is given up, and the process ends with its own code.
 int alone(Member& member) {
   const std::shared_ptr<Library> library = member.load();
-  const auto creating = std::make_shared<Deed>();
-  std::thread([&member, library, creating] {
-    const auto created = member.create(*library, "world");
-    creating->end(created.status());
-  }).detach();
+  Deed creating([&member, library] { return member.create(*library, "world").status(); });
   require(member.store->get("world", inSeconds(20)).status(), "the token");
-  require(!creating->hasEnded(300), "create() without members");
+  require(!creating.hasEnded(300), "create() without members");
   library->leave();
   if (library->capabilities().create_ends) {
-    require(creating->hasEnded(10'000), "create() after leave()");
-    require(creating->status().kind() == Kind::kAborted, "create() after leave(): " + creating->status().message());
+    require(creating.hasEnded(10'000), "create() after leave()");
+    require(creating.status().kind() == Kind::kAborted, "create() after leave(): " + creating.status().message());
   }
   return 7;
 }
