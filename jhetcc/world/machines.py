@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,11 +36,18 @@ def learn(world: World) -> Topology | None:
     with calibration.meeting(world) as everybody:
         if world.options.topology:
             return _of_file(everybody, world, everywhere.clusters)
-        hosts, ranks, unknown = _look(everybody, world, everywhere.world_ranks)
+        hosts, ranks, unknown = _look(everybody, world, everywhere.world_ranks, _load_for_nics)
     hosts = tuple(replace(host, nics=tuple(nic for nic in host.nics if _counts(nic))) for host in hosts)
     if not all(any(nic.is_up for nic in host.nics) for host in hosts):
         return None
     return Topology(hosts, ranks, everywhere.clusters, unknown)
+
+
+def _load_for_nics(name: str) -> Any:
+    """Imports what tells of NICs; libraries of devices would begin to use these here."""
+    if name.partition(".")[0] in ("pyroute2", "pyverbs"):
+        return importlib.import_module(name)
+    raise ImportError(f"{name} is not asked at the start of a job")
 
 
 def _counts(nic: Nic) -> bool:
@@ -88,7 +96,10 @@ def of_ranks(machines: Topology, communicator: Communicator) -> Topology:
 
 
 def _look(
-    communicator: Communicator, world: World, wanted: Sequence[int]
+    communicator: Communicator,
+    world: World,
+    wanted: Sequence[int],
+    load: Callable[[str], Any] = importlib.import_module,
 ) -> tuple[tuple[Host, ...], tuple[Rank, ...], tuple[Unknown, ...]]:
     """The hosts of a communicator's ranks, the places of these ranks of the world on them, and what could not be asked."""
     everybody = range(sum(member.ranks for member in world.members))
@@ -105,7 +116,7 @@ def _look(
     host = world.host_of(own)
     told = b""
     if own == next(rank for rank in ranks if world.host_of(rank) == host):
-        told = dumps(discover(seen=[Seen("cpu")] * len(born[host]), name=names[host])).encode()
+        told = dumps(discover(seen=[Seen("cpu")] * len(born[host]), name=names[host], load=load)).encode()
     found = [loads(text.decode(), "a host of the job") for text in exchange(communicator, told) if text]
 
     hosts = tuple(host for each in found for host in each.hosts)

@@ -113,7 +113,9 @@ def case_found(nics):
     members.host_identity = world.host_identity = lambda: f"host {me}"
     rendezvous.refuse_loopback = lambda *arguments: None  # the imagined hosts do reach each other by it
 
-    def discover(seen, name):
+    def discover(seen, name, load):
+        with pytest.raises(ImportError):  # what begins to use devices is left alone
+            load("cupy")
         devices = tuple(Device(f"cpu{k}", "cpu", socket=k % 2) for k in range(len(seen)))
         host = Host(name, devices, tuple(Nic(**nic) for nic in nics))
         return Topology((host,), tuple(Rank(name, device.name) for device in devices), topology.form_clusters(
