@@ -16,8 +16,9 @@ from typing import Any
 from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
 from jhetcc.planner import Capabilities
+from jhetcc.topology.values import spans
 from jhetcc.world import library
-from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
+from jhetcc.world.detect import Launch, refuse_loopback, split_address
 from jhetcc.world.members import Local, Member, describe
 
 __all__ = ["Rendezvous"]
@@ -147,7 +148,7 @@ class Rendezvous:
     def _leave_word(self, me: Member, first_rank: int | None = None) -> None:
         """The store tells it where this process's connection ends before ``init()`` has: killed processes say nothing themselves."""
         ranks = [] if first_rank is None else list(range(first_rank, first_rank + me.ranks))
-        name = f"process {me.process_id} on {me.place}" + (f" (rank {_listed(ranks)})" if ranks else "")
+        name = f"process {me.process_id} on {me.place}" + (f" (rank {spans(tuple(ranks))})" if ranks else "")
         text = f"{name} ended before its init() had; its own output may say why"
         self._client.will("failed", json.dumps({"code": "peer_lost", "text": text, "ranks": ranks[:64]}), _CALL_SECONDS)
 
@@ -192,8 +193,13 @@ class Rendezvous:
     def _raise_if_ended(self) -> None:
         """Raises what another process failed by, or that the store is gone."""
         ended = self._client.try_get("failed", _CALL_SECONDS)
-        if ended is not None and json.loads(ended)["code"] != "init_timeout":
-            raise _failed_elsewhere(json.loads(ended))
+        if ended is None:
+            return
+        told = json.loads(ended)
+        if told["code"] == "init_timeout":
+            text = f"init_timeout passed in another process while this one connected to the others: {told['text']}"
+            raise OperationTimeoutError(text, code="init_timeout", scope="process")
+        raise _failed_elsewhere(told)
 
     def _is_over(self) -> bool:
         """Whether nobody is gathering at this coordinator any more: its world is complete, or could not be made."""
@@ -383,10 +389,6 @@ class Rendezvous:
         self._server = None
 
 
-def listens_on_loopback(coordinator: str) -> bool:
-    return is_loopback(split_address(coordinator)[0])
-
-
 def _failed_elsewhere(told: dict[str, Any]) -> PeerLostError:
     return PeerLostError(
         f"init() failed in another process: {told['text']}",
@@ -394,7 +396,3 @@ def _failed_elsewhere(told: dict[str, Any]) -> PeerLostError:
         scope="process",
         ranks=tuple(told.get("ranks", ())),
     )
-
-
-def _listed(ranks: list[int]) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"

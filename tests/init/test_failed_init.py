@@ -116,6 +116,25 @@ def test_a_process_that_is_killed_in_init_is_noticed_at_once(victim, phase):
         assert victim == 0 or "(rank 1) ended before its init() had" in output, results
 
 
+SLOW = """
+import jhetcc
+from jhetcc.world.rendezvous import Rendezvous
+
+if me == 1:
+    Rendezvous.connect = lambda self, *_: self._wait_for("nothing", "did not end")
+try:
+    jhetcc.init(devices=1, timeout=2 if me == 0 else 30)
+except jhetcc.Error as error:
+    print(type(error).__name__, error.code, error, flush=True)
+"""
+
+
+def test_a_limit_that_passes_while_others_connect_is_one_for_all():
+    for process, (code, output, seconds) in enumerate(run_scripts(SLOW, (1, 1, 1))):
+        assert code == 0 and seconds < 20, (process, output, seconds)
+        assert output.startswith("OperationTimeoutError init_timeout"), (process, output)
+
+
 LATE = """
 import jhetcc, threading
 from jhetcc import _core
