@@ -82,7 +82,12 @@ class Options:
         "the Python environment, then where the system looks",
     )
     topology: str | None = _option(
-        "", _text, "system", "JSON file of the machines that `jhetcc topo` shows instead of this one: docs/topology.md"
+        "",
+        _text,
+        "system",
+        "JSON file of the machines, instead of those that are found: for `jhetcc topo`, and for the NICs that a job's plans know "
+        "(process 0 reads it): docs/topology.md",
+        agreed=True,
     )
     cache_dir: str | None = _option(
         "", _text, "system", "directory for what is measured once; unset: $XDG_CACHE_HOME/jhetcc, else ~/.cache/jhetcc"

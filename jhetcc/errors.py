@@ -117,6 +117,11 @@ _BY_KIND = {
 # Errors cross XLA as text; the core ends every message with this mark. A failed array that goes into further programs gets
 # one more of XLA's prefixes from each, so there may be thousands: what looks for them must be linear in the text.
 _MARK = re.compile(r" \[jhetcc kind=([a-z ]+); scope=([a-z]+); code=([a-z_]+); ranks=([0-9,]*)\]")
+# XLA's own collectives in an island of several processes; a timeout or another text may have another cause.
+_GLOO_LOST = re.compile(
+    r"Gloo [a-z-]+ failed: \[[^\]]*\bgloo/transport/[^\]]*\] (?:Connection (?:closed|reset) by peer"
+    r"|(?:Read error|writev) [^ ]+: (?:Broken pipe|Connection reset by peer))[^\n]*"
+)
 _STATUS = re.compile(r"[A-Z_]+: ")
 _DISPATCHING = "Error dispatching computation: "
 
@@ -141,7 +146,9 @@ def error_of(exception: BaseException) -> Error | None:
       exception: any exception.
 
     Returns:
-      The exception itself if it is an ``Error``, the ``Error`` carried by its text, cause or context, or None.
+      The exception itself if it is an ``Error``, the ``Error`` carried by its text, cause or context, or None. Where XLA's own
+      collectives (Gloo) say that they lost a process of this island (``jax.distributed``), that is a ``PeerLostError`` with the
+      code ``"island_lost"``; which one it was, they do not say.
 
     Example:
       >>> import jhetcc
@@ -162,5 +169,12 @@ def error_of(exception: BaseException) -> Error | None:
             message = _message(text[: found.start()])
             numbers = tuple(int(rank) for rank in ranks.split(",") if rank)
             return make(kind, message, code=code, scope=scope, ranks=numbers)
+        if lost := _GLOO_LOST.search(text):
+            return PeerLostError(
+                f"a process of this island (jax.distributed) is gone: {lost.group()}; its own output may say why. XLA does not recover "
+                "from that: start the processes of the island anew",
+                code="island_lost",
+                scope="process",
+            )
         current = current.__cause__ or current.__context__
     return None

@@ -4,6 +4,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from jhetcc.errors import PeerLostError, error_of
 
 MARK = " [jhetcc kind=disconnected; scope=communicator; code=peer_lost; ranks=1,2]"
@@ -33,3 +35,32 @@ def test_long_chains_of_programs_are_read_in_linear_time():
         f"assert str(error_of(RuntimeError(chain + 'gone' + {MARK!r}))) == 'gone'\n"
     )
     subprocess.run([sys.executable, "-P", "-c", script], check=True, timeout=60)
+
+
+GLOO = "UNKNOWN: Gloo all-reduce failed: [external/gloo/gloo/transport/tcp/pair.cc:547] "
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "Connection closed by peer [127.0.0.1]:5",
+        "Read error [10.0.0.2]:5: Connection reset by peer",
+        "writev [::1]:5: Broken pipe",
+    ],
+)
+def test_a_lost_process_of_an_island_is_known_by_what_gloo_says(why):
+    error = error_of(RuntimeError(GLOO + why))
+    assert isinstance(error, PeerLostError) and (error.code, error.scope, error.ranks) == ("island_lost", "process", ())
+    assert why in str(error) and "jax.distributed" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GLOO + "Timed out waiting 30000ms for recv operation to complete",
+        "Connection closed by peer [127.0.0.1]:5",
+        "Gloo",
+    ],
+)
+def test_what_may_have_another_cause_is_left_alone(text):
+    assert error_of(RuntimeError(text)) is None

@@ -24,6 +24,8 @@ struct Capabilities {
   bool blocking = true;            ///< calls return when done; else they are ordered on the stream
   bool uniform = false;            ///< promises the same bits of an all-reduce to all members
   bool one_rank_a_process = true;  ///< several ranks of one process cannot be members
+  bool one_world = false;          ///< all first communicators of a process have the same members, in the same order
+  bool create_ends = false;        ///< leave() ends a create() that waits for members; else its thread is given up
   /// Destroying a communicator needs no other member. Where it does, what may have lost one is left behind instead.
   bool destroys_alone = true;
   /// Reductions that it cannot do; owner add does them. Everything moves as bytes.

@@ -20,6 +20,7 @@ namespace jhetcc::control {
 
 constexpr size_t kStoreKeyBytesMax = 256;
 constexpr size_t kStoreValueBytesMax = 1 << 20;
+constexpr size_t kStoreWillBytesMax = 4096;
 constexpr size_t kStoreKeysMax = 1'000'000;
 constexpr size_t kStoreBytesMax = size_t{1} << 30;  ///< all keys and values together
 
@@ -64,6 +65,10 @@ class StoreClient : public std::enable_shared_from_this<StoreClient> {
   Result<std::vector<std::string>> list(const std::string& prefix, const net::Deadline& deadline);
   /// Adds to a decimal number (0 where there is no key yet) and returns the sum. Overflow is an error.
   Result<int64_t> add(const std::string& key, int64_t delta, const net::Deadline& deadline);
+
+  /// What the server sets, if it is absent, when this client's connection ends, in whatever way; an empty key: nothing
+  /// any more. Key and value together have at most kStoreWillBytesMax.
+  Status will(const std::string& key, const std::string& value, const net::Deadline& deadline);
 
   const net::Identity& server() const { return connection_.peer; }
   const net::Address& localAddress() const { return connection_.local; }

@@ -172,6 +172,15 @@ Result<std::optional<std::string>> StoreClient::setIfAbsent(const std::string& k
   return std::optional<std::string>(std::move(reply.value().value));
 }
 
+Status StoreClient::will(const std::string& key, const std::string& value, const net::Deadline& deadline) {
+  if (key.size() + value.size() > kStoreWillBytesMax) {
+    return Status(
+        Kind::kBadArgument, Scope::kCall, "store_value",
+        "the will for store key " + quoted(key) + " is longer than " + std::to_string(kStoreWillBytesMax) + " bytes");
+  }
+  return call({StoreOp::kWill, "store will for " + quoted(key), key, value}, deadline).status();
+}
+
 Result<std::string> StoreClient::get(const std::string& key, const net::Deadline& deadline) {
   JHETCC_RETURN_IF_ERROR(checkKey(key, {}));
   Result<Reply> reply = call({StoreOp::kGet, "store get of " + quoted(key), key}, deadline);

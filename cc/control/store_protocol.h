@@ -13,7 +13,7 @@
 
 namespace jhetcc::control {
 
-enum class StoreOp : uint8_t { kSet = 1, kSetIfAbsent, kGet, kTryGet, kList, kAdd, kForget };
+enum class StoreOp : uint8_t { kSet = 1, kSetIfAbsent, kGet, kTryGet, kList, kAdd, kForget, kWill };
 enum class StoreAnswer : uint8_t { kOk = 0, kAbsent = 1, kError = 2 };
 
 constexpr size_t kStoreRequestMax = kStoreValueBytesMax + kStoreKeyBytesMax + 64;
@@ -46,7 +46,7 @@ inline std::optional<StoreRequest> decodeRequest(std::string_view bytes) {
   request.delta = reader.i64();
   request.key = reader.text(kStoreKeyBytesMax);
   request.value = reader.text(kStoreValueBytesMax);
-  if (!reader.atEnd() || op < 1 || op > static_cast<uint8_t>(StoreOp::kForget)) return std::nullopt;
+  if (!reader.atEnd() || op < 1 || op > static_cast<uint8_t>(StoreOp::kWill)) return std::nullopt;
   return request;
 }
 

@@ -50,6 +50,7 @@ class StoreServer::Loop {
   struct Caller {
     net::Connection connection;
     net::MessageReader reader{kStoreRequestMax};
+    std::string will_key, will_value;
     std::string unsent;
     size_t sent = 0;
     bool is_lost = false;
@@ -60,6 +61,7 @@ class StoreServer::Loop {
   void receive(uint64_t id, Caller& caller);
   void serve(uint64_t id, Caller& caller);
   void handle(uint64_t id, Caller& caller, const std::string& message);
+  void answer(uint64_t id, Caller& caller, const StoreRequest& request, bool is_told);
   void reply(Caller& caller, uint64_t request, const StoreOutcome& outcome);
   void flush(Caller& caller);
   void lose(Caller& caller, const std::string& why);
@@ -140,10 +142,18 @@ void StoreServer::Loop::serve(uint64_t id, Caller& caller) {
 void StoreServer::Loop::handle(uint64_t id, Caller& caller, const std::string& message) {
   const std::optional<StoreRequest> request = decodeRequest(message);
   if (!request) return lose(caller, "it sent what is no request");
+  if (request->op != StoreOp::kWill) return answer(id, caller, *request, true);
+  if (request->key.size() + request->value.size() > kStoreWillBytesMax) return lose(caller, "its will is too long");
+  caller.will_key = request->key;
+  caller.will_value = request->value;
+  reply(caller, request->id, {});
+}
+
+void StoreServer::Loop::answer(uint64_t id, Caller& caller, const StoreRequest& request, bool is_told) {
   std::vector<StoreWaiter> woken;
   std::string woken_value;
-  const std::optional<StoreOutcome> outcome = table_.handle(id, *request, &woken, &woken_value);
-  if (outcome) reply(caller, request->id, *outcome);
+  const std::optional<StoreOutcome> outcome = table_.handle(id, request, &woken, &woken_value);
+  if (outcome && is_told) reply(caller, request.id, *outcome);
   for (const StoreWaiter& waiter : woken) {
     const auto found = callers_.find(waiter.caller);
     if (found != callers_.end()) reply(found->second, waiter.request, {StoreAnswer::kOk, woken_value, {}});
@@ -182,8 +192,16 @@ void StoreServer::Loop::lose(Caller& caller, const std::string& why) {
 
 void StoreServer::Loop::dropLost() {
   for (auto entry = callers_.begin(); entry != callers_.end();) {
-    if (entry->second.is_lost) table_.forgetCaller(entry->first);
-    entry = entry->second.is_lost ? callers_.erase(entry) : std::next(entry);
+    Caller& caller = entry->second;
+    if (caller.is_lost) {
+      table_.forgetCaller(entry->first);
+      StoreRequest will;
+      will.op = StoreOp::kSetIfAbsent;
+      will.key = caller.will_key;
+      will.value = caller.will_value;
+      if (!caller.will_key.empty()) answer(entry->first, caller, will, false);
+    }
+    entry = caller.is_lost ? callers_.erase(entry) : std::next(entry);
   }
 }
 

@@ -27,6 +27,19 @@ net::Deadline deadlineIn(double seconds) {
   return net::Deadline::after(systemClock(), static_cast<int64_t>(seconds * 1e9), interrupted);
 }
 
+/// Ends early, too, where the store has this key, or is gone: then nobody comes any more.
+net::Deadline deadlineIn(double seconds, std::shared_ptr<control::StoreClient> store, const std::string& ended_key) {
+  constexpr int64_t kAskEachNs = 100 * kNsPerMs, kAnswerNs = 1000 * kNsPerMs;
+  auto cancelled = [store = std::move(store), ended_key, next_ns = int64_t{0}]() mutable {
+    if (interrupted()) return true;
+    if (systemClock().nowNs() < next_ns) return false;
+    const auto ended = store->tryGet(ended_key, net::Deadline::after(systemClock(), kAnswerNs));
+    next_ns = systemClock().nowNs() + kAskEachNs;
+    return ended.isOk() ? ended.value().has_value() : ended.status().kind() == Kind::kDisconnected;
+  };
+  return net::Deadline::after(systemClock(), static_cast<int64_t>(seconds * 1e9), std::move(cancelled));
+}
+
 /// Runs without the Python lock; a Ctrl-C during the wait comes out as KeyboardInterrupt.
 template <typename Function>
 auto waited(Function function) {
@@ -95,6 +108,12 @@ void bindStore(nb::module_& module) {
           },
           "key"_a, "value"_a, "timeout"_a)
       .def(
+          "will",
+          [](control::StoreClient& client, const std::string& key, const std::string& value, double timeout) {
+            raiseIfError(waited([&] { return client.will(key, value, deadlineIn(timeout)); }));
+          },
+          "key"_a, "value"_a, "timeout"_a)
+      .def(
           "try_get",
           [](control::StoreClient& client, const std::string& key, double timeout) {
             return unwrap(waited([&] { return client.tryGet(key, deadlineIn(timeout)); }));
@@ -122,27 +141,28 @@ void bindAcceptor(nb::module_& module) {
   module.def(
       "accept_endpoint",
       [](net::Acceptor& acceptor, runtime::Process& process, size_t slot, int32_t peer, int32_t peer_process,
-         uint16_t path, bool allow_cma, const std::string& congestion, double timeout) {
-        const net::Deadline deadline = deadlineIn(timeout);
+         uint16_t path, bool allow_cma, const std::string& congestion, double timeout,
+         std::shared_ptr<control::StoreClient> store, const std::string& ended_key) {
+        const net::Deadline deadline = deadlineIn(timeout, std::move(store), ended_key);
         net::Connection connection =
             unwrap(waited([&] { return acceptor.take({net::Role::kData, peer_process, path, 0}, deadline); }));
         addEndpoint(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
       },
       "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a, "congestion"_a,
-      "timeout"_a);
+      "timeout"_a, "store"_a, "ended_key"_a);
   module.def(
       "connect_endpoint",
       [](const std::string& address, const net::Secret& secret, const Identity& identity, runtime::Process& process,
          size_t slot, int32_t peer, int32_t peer_process, uint16_t path, bool allow_cma, const std::string& congestion,
-         double timeout) {
-        const net::Deadline deadline = deadlineIn(timeout);
+         double timeout, std::shared_ptr<control::StoreClient> store, const std::string& ended_key) {
+        const net::Deadline deadline = deadlineIn(timeout, std::move(store), ended_key);
         const net::Address where = unwrap(net::Address::parse(address));
         net::Connection connection = unwrap(waited(
             [&] { return net::connect(where, secret, identity.of(net::Role::kData, path), peer_process, deadline); }));
         addEndpoint(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
       },
       "address"_a, "secret"_a, "identity"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a,
-      "congestion"_a, "timeout"_a);
+      "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a);
 }
 
 }  // namespace

@@ -107,7 +107,8 @@ nb::list status(Process& process) {
         busy = engine.busyNs();
         stale = engine.staleFrames();
         for (auto& rail : engine.rails()) {
-          rails.emplace_back(rail->peer(), rail->isBroken() ? "broken: " + rail->brokenStatus().message()
+          const std::string state = rail->brokenStatus().code() == "left" ? "closed: " : "broken: ";
+          rails.emplace_back(rail->peer(), rail->isBroken() ? state + rail->brokenStatus().message()
                                                             : rail->endpoint().description());
         }
       });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/endpoints.h"
 
+#include <poll.h>
+
 #include "net/socket.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
@@ -16,6 +18,8 @@ Result<std::unique_ptr<transport::Endpoint>> makeEndpoint(const std::string& nam
   if (connection.local.isUnix()) {
     transport::shm::Options shm;
     shm.allow_cma = options.allow_cma;
+    // The creator speaks when it comes to this pair, which may be never: that wait can be ended, the contact's cannot.
+    if (!creator) JHETCC_RETURN_IF_ERROR(net::waitFor(connection.fd.get(), POLLIN, deadline, "shm " + names));
     return transport::shm::create(std::move(connection.fd), creator, shm, names, deadline.at_ns, clock);
   }
   net::TcpTuning tuning;

@@ -51,7 +51,8 @@ Status sayWhere(const LibraryInUse& in_use, const Status& status) {
 Result<std::string> tokenOf(const LibraryInUse& in_use, const std::string& key, bool is_maker, int32_t size,
                             bool is_first, const std::function<bool()>& cancelled) {
   const SystemClock clock;
-  const net::Deadline deadline = net::Deadline::after(clock, in_use.timeout_ns, cancelled);
+  const net::Deadline deadline =
+      net::Deadline::after(clock, is_first ? in_use.timeout_ns : in_use.circle_timeout_ns, cancelled);
   if (!is_maker) return in_use.store->get(key, deadline);
   Result<std::string> token = in_use.library->makeToken(size, is_first);
   if (!token.isOk()) return token;
@@ -132,6 +133,7 @@ Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& optio
   in_use.world_ranks = options.world_ranks;
   in_use.store = options.store;
   in_use.timeout_ns = options.timeout_ns;
+  in_use.circle_timeout_ns = options.circle_timeout_ns;
   const std::string key = "library/" + options.job + "/" + keyOf(options.world_ranks);
   JHETCC_RETURN_IF_ERROR(detachedThread("jhetcc-library", [opening, key, world_rank = options.world_rank] {
     LibraryInUse& in_use = *opening->in_use;
@@ -410,7 +412,9 @@ class NativeWorker::Loop {
     auto made = makeCommunicator(*in_use_, key_ + keyOf(world_ranks), world_ranks, world_rank_, false,
                                  [this] { return is_closed_.load(); });
     (void)setMaking(false);
-    if (!made.isOk()) return made.status();
+    if (!made.isOk()) {
+      return made.status().withContext("ranks " + listed(world_ranks) + " meet in the library before their first call");
+    }
     return known = std::move(made).value();
   }
 

@@ -25,7 +25,8 @@ struct LibraryInUse {
   /// Of all of them; until closeLibrary(). Only threads of ours let go of it: that may take for ever.
   mutable std::shared_ptr<ccl::Communicator> first;
   std::shared_ptr<control::StoreClient> store;  ///< by which members tell each other tokens
-  int64_t timeout_ns = 0;                       ///< for a token to come
+  int64_t timeout_ns = 0;                       ///< for the first token to come
+  int64_t circle_timeout_ns = 0;                ///< for another token to come, when a part first calls
   /// The first communicator made here uses `first`, on all members alike; others have their own even of the same ranks:
   /// a call that is given up ends one of them, not all.
   mutable std::atomic<bool> is_first_taken{false};
@@ -41,6 +42,7 @@ struct OpenOptions {
   int64_t timeout_ns = 0;
   std::string job;        ///< tells the keys of this world from those of others
   std::string ended_key;  ///< in the store as soon as a process gave up: then nobody is waited for any more
+  int64_t circle_timeout_ns = 60'000'000'000;  ///< for the token of a part at its first call
 };
 
 /// Makes the library's first communicator together with the cluster's other processes; kTimeout when they do not come,

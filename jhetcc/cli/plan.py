@@ -27,7 +27,11 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--topology", metavar="FILE", help="plan for the ranks of a topology file, as in docs/topology.md"
     )
-    parser.add_argument("--vendors", metavar="NAME,", help="vendor library of each cluster; empty: our own schedule")
+    parser.add_argument(
+        "--vendors",
+        metavar="NAME,",
+        help="vendor library of each cluster (mpi, nccl, oneccl, rccl); empty: our own schedule",
+    )
     parser.add_argument("--profile", metavar="FILE", help="JSON of measured costs instead of the built-in ones")
     parser.add_argument("--algorithm", metavar="NAME", help="force this method instead of the fastest")
     parser.add_argument("--print", action="store_true", dest="steps", help="print every step of every rank")
@@ -50,7 +54,7 @@ def _layout(values: argparse.Namespace):
     from jhetcc import topology
     from jhetcc.planner import Layout, Profile, Vendor, layout_of, split_sizes
 
-    profile = Profile.from_json(pathlib.Path(values.profile).read_text()) if values.profile else Profile()
+    profile = _profile(values.profile) if values.profile else Profile()
     if [values.ranks, values.clusters, values.topology].count(None) != 2:
         raise ValueError("say one of --ranks N, --clusters N,N and --topology FILE")
     if values.vendors and values.clusters is None:
@@ -67,9 +71,23 @@ def _layout(values: argparse.Namespace):
     names = values.vendors.split(",") if values.vendors else []
     if len(names) > len(sizes):
         raise ValueError(f"--vendors {values.vendors}: names {len(names)} libraries for {len(sizes)} clusters")
+    known = {*topology.LIBRARIES.values(), "mpi", *(name for name, _ in profile.libraries)}
+    for name in names:
+        if name and name not in known:
+            raise ValueError(f"--vendors {values.vendors}: no library {name!r}; there are {', '.join(sorted(known))}")
     clusters = split_sizes(sizes, [Vendor(name) if name else None for name in names])
     hosts = tuple(number for number, size in enumerate(sizes) for _ in range(size))
     return Layout(hosts, profile, clusters)
+
+
+def _profile(path: str):
+    from jhetcc.planner import Profile
+
+    try:
+        return Profile.from_json(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as why:
+        told = why.strerror if isinstance(why, OSError) else why
+        raise ValueError(f"--profile {path}: {told}") from None
 
 
 def _operation(values: argparse.Namespace, ranks: int):

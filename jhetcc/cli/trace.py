@@ -18,7 +18,13 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recording of a process")
     parser.add_argument("-o", "--output", default="timeline.json", metavar="FILE", help="default: %(default)s")
     values = parser.parse_args(arguments)
-    events = trace.timeline([_read(path) for path in values.files])
+    recordings = [_read(path) for path in values.files]
+    for path, recording in zip(values.files, recordings, strict=True):
+        try:
+            trace.timeline([recording])
+        except (KeyError, IndexError, TypeError, AttributeError) as why:
+            raise _no_recording(path, f"its events are not those of one ({type(why).__name__}: {why})") from None
+    events = trace.timeline(recordings)
     try:
         with open(values.output, "w", encoding="utf-8") as file:
             json.dump({"traceEvents": events, "displayTimeUnit": "ns"}, file)
@@ -36,8 +42,12 @@ def _read(path: str) -> dict:
             found = json.load(file)
         if not {"clock", "events"} <= found.keys():
             raise ValueError("it has no clock and events")
-    except (OSError, ValueError, AttributeError) as why:
-        raise BadArgumentError(
-            f"{path} is no recording of a process: {why}", code="bad_argument", scope="process"
-        ) from None
+    except OSError as why:
+        raise BadArgumentError(f"cannot read {path}: {why.strerror}", code="bad_argument", scope="process") from None
+    except (ValueError, AttributeError) as why:
+        raise _no_recording(path, str(why)) from None
     return found
+
+
+def _no_recording(path: str, why: str) -> BadArgumentError:
+    return BadArgumentError(f"{path} is no recording of a process: {why}", code="bad_argument", scope="process")

@@ -49,6 +49,7 @@ class Stream:
         self._path = log
         self._screen = screen
         self._partial = b""
+        self.has_written = False
         os.set_blocking(source.fileno(), False)
 
     def fileno(self) -> int:
@@ -61,6 +62,7 @@ class Stream:
         except BlockingIOError:
             return True
         self._log.write(data)
+        self.has_written |= bool(data)
         self._partial += data
         place = 0
         for match in _END.finditer(self._partial):

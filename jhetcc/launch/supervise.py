@@ -11,6 +11,7 @@ import os
 import random
 import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,6 +260,7 @@ class _Supervisor:
         if self._code is not None and (first is None or self._code != _TIMEOUT_CODE):
             first = None
         if first is None and not self._code:
+            self._tell_logs()
             return 0
         if first is not None:
             tail = first.streams["err"].tail() or "(it wrote nothing to stderr)"
@@ -267,6 +269,13 @@ class _Supervisor:
                 self._err.say(f"  | {line}")
         self._err.say(f"jhetcc launch: logs of all processes: {self._logs}")
         return self._code or (first.code if first is not None and first.code else 1)
+
+    def _tell_logs(self) -> None:
+        """Of a job that went well: where they are; a temporary folder of empty ones goes."""
+        if any(stream.has_written for process in self._processes for stream in process.streams.values()):
+            self._err.say(f"jhetcc launch: all processes ended with exit code 0; their output is kept in {self._logs}")
+        elif not self._job.log_dir:
+            shutil.rmtree(self._logs, ignore_errors=True)
 
     def close(self) -> None:
         for process in self._processes:

@@ -29,7 +29,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
       >>> import jax.numpy as jnp, jhetcc
       >>> comm = jhetcc.init(num_processes=1, devices=None)
       >>> print(jhetcc.explain(lambda x: jhetcc.psum(x), jnp.ones(1024)).splitlines()[0])
-      psum(f32[1024]) on 'world' (1 ranks on 1 host(s))
+      psum(f32[1024]) on 'world' (1 rank on 1 host)
       >>> comm.close()
     """
 

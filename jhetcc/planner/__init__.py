@@ -13,6 +13,7 @@ from .clusters import Vendor as Vendor
 from .clusters import split_sizes as split_sizes
 from .known import Capabilities as Capabilities
 from .known import layout_of as layout_of
+from .known import nics_of as nics_of
 from .known import shapes as shapes
 from .layout import SHM as SHM
 from .layout import TCP as TCP

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 
-from ..topology import Cluster, Topology, borders
+from ..topology import Cluster, Topology, borders, by_distance
 from .clusters import ClusterShape, Nic, Vendor
 from .layout import Layout
 from .profile import Profile
 
-__all__ = ["Capabilities", "layout_of", "shapes"]
+__all__ = ["Capabilities", "layout_of", "nics_of", "shapes"]
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,16 @@ def shapes(
     *,
     processes: Sequence[int] = (),
     trusted: bool = True,
+    nics: Sequence[tuple[Nic, ...]] = (),
 ) -> tuple[ClusterShape, ...] | None:
-    """Clusters as the planner takes them, with nothing known of NICs; None for one cluster that nobody expects a library of.
+    """Clusters as the planner takes them; None for one cluster that nobody expects a library of.
 
     Args:
       clusters: of a communicator.
       libraries: that were opened; clusters of others run our own schedule, and their shapes say why.
       processes: number of each rank's process; empty where each has its own.
       trusted: no rank was lost yet; else calls of a library that cannot abort may be stuck in it, and it is not called again.
+      nics: of each cluster, as ``nics_of`` gives them; empty where nothing is known of them.
 
     Example:
       >>> shapes([Cluster("a", "cpu", "none", "", (0, 1))]) is None
@@ -58,13 +61,13 @@ def shapes(
       'mpi joins one rank of a process, and process 0 has 2'
     """
     found = []
-    for cluster in clusters:
+    for cluster, cards in zip(clusters, nics or [()] * len(clusters), strict=True):
         known = next((one for one in libraries if (one.name, one.version) == (cluster.library, cluster.version)), None)
         why = _why_none(cluster, known, processes, trusted)
         vendor = None
         if known is not None and not why:
             vendor = Vendor(known.name, known.uniform, tuple(sorted(known.refuses)))
-        found.append(ClusterShape(cluster.ranks, vendor=vendor, why_none=why))
+        found.append(ClusterShape(cluster.ranks, cards, vendor, why))
     alone = len(found) == 1 and found[0].vendor is None and not found[0].why_none
     return None if alone else tuple(found)
 
@@ -92,8 +95,7 @@ def layout_of(topology: Topology, profile: Profile | None = None, libraries: Col
       libraries: those that can be called; None for all that the topology names.
 
     Returns:
-      A layout whose clusters have one NIC for each border of the topology; a NIC of unknown rate is as fast as the
-      profile's link between hosts. Bytes are bounced where the NIC has no RDMA and the ranks' memory is a device's.
+      A layout whose clusters have the NICs of ``nics_of``.
 
     Raises:
       ValueError: the topology has no ranks.
@@ -104,16 +106,37 @@ def layout_of(topology: Topology, profile: Profile | None = None, libraries: Col
     if libraries is None:
         libraries = {cluster.library for cluster in topology.clusters} - {"none"}
     numbers = {host.name: number for number, host in enumerate(topology.hosts)}
-    nics: list[list[Nic]] = [[] for _ in topology.clusters]
-    for border in borders(topology):
-        host, cluster = topology.host_of(border.rank), topology.clusters[border.cluster]
-        card = next(nic for nic in host.nics if nic.name == border.nic)
-        rate = card.gbit_per_s * 1e9 / 8 if card.gbit_per_s else 1 / profile.tcp.beta
-        direct = bool(card.rdma) or cluster.vendor == "cpu"
-        nics[border.cluster].append(Nic(rate, (border.rank,), direct, f"{host.name}/{card.name}"))
     made = tuple(
-        ClusterShape(cluster.ranks, tuple(cards), Vendor(cluster.library) if cluster.library in libraries else None)
-        for cluster, cards in zip(topology.clusters, nics, strict=True)
+        ClusterShape(cluster.ranks, cards, Vendor(cluster.library) if cluster.library in libraries else None)
+        for cluster, cards in zip(topology.clusters, nics_of(topology, profile), strict=True)
     )
     hosts = tuple(numbers[place.host] for place in topology.ranks)
     return Layout(hosts, profile, None if len(made) == 1 and made[0].vendor is None else made)
+
+
+def nics_of(topology: Topology, profile: Profile) -> list[tuple[Nic, ...]]:
+    """The NICs of each cluster, and with them its border ranks.
+
+    Args:
+      topology: with ranks and clusters.
+      profile: whose link between hosts is what one rank's stream carries, and a NIC of unknown rate.
+
+    Returns:
+      One NIC for each border of the topology. Where the ranks' memory is the host's, a rank sends through the kernel: where its stream
+      does not fill the NIC, as many of the host's ranks share it as it takes, the nearest first. Bytes are bounced where the NIC has no
+      RDMA and the ranks' memory is a device's.
+    """
+    found: list[list[Nic]] = [[] for _ in topology.clusters]
+    chosen = borders(topology)
+    for border in chosen:
+        host, cluster = topology.host_of(border.rank), topology.clusters[border.cluster]
+        card = next(nic for nic in host.nics if nic.name == border.nic)
+        rate = card.gbit_per_s * 1e9 / 8 if card.gbit_per_s else 1 / profile.tcp.beta
+        name, near, many = f"{host.name}/{card.name}", (border.rank,), 1
+        if cluster.vendor == "cpu" and not card.rdma:
+            near = by_distance(topology, border)
+            beside = sum(other.cluster == border.cluster and topology.host_of(other.rank) == host for other in chosen)
+            many = max(1, min(ceil(rate * profile.tcp.beta), len(near) // beside))
+        direct = bool(card.rdma) or cluster.vendor == "cpu"
+        found[border.cluster] += [Nic(rate / many, near, direct, name)] * many
+    return [tuple(cards) for cards in found]

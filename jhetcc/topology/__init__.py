@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What exists: hosts, devices, NICs, links and clusters as plain values; discovery, JSON, text, picture. See README.md of this room."""
 
+from .clusters import LIBRARIES as LIBRARIES
 from .clusters import Identity as Identity
 from .clusters import form_clusters as form_clusters
 from .discover import VENDOR_OF_PLATFORM as VENDOR_OF_PLATFORM
@@ -11,6 +12,7 @@ from .distance import Border as Border
 from .distance import Choice as Choice
 from .distance import between as between
 from .distance import borders as borders
+from .distance import by_distance as by_distance
 from .distance import choose_nics as choose_nics
 from .form import digest as digest
 from .form import dumps as dumps

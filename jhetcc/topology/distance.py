@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jhetcc.topology.values import Device, Host, Nic, Topology
 
-__all__ = ["MEANINGS", "Border", "Choice", "between", "borders", "choose_nics", "way"]
+__all__ = ["MEANINGS", "Border", "Choice", "between", "borders", "by_distance", "choose_nics", "way"]
 
 # Nearest first; the words of the legend.
 MEANINGS = {
@@ -192,3 +192,12 @@ def borders(topology: Topology) -> tuple[Border, ...]:
             Border(cluster, chosen[nic.name], nic.name, _ORDER[far[chosen[nic.name], nic.name]]) for nic in usable
         ]
     return tuple(found)
+
+
+def by_distance(topology: Topology, border: Border) -> tuple[int, ...]:
+    """The ranks of a border's cluster on its host: itself, then the others, the nearest to its NIC first."""
+    host = topology.host_of(border.rank)
+    card = next(nic for nic in host.nics if nic.name == border.nic)
+    here = [rank for rank in topology.clusters[border.cluster].ranks if topology.host_of(rank) == host]
+    far = {rank: _ORDER.index(between(topology.device_of(rank), card, host)) for rank in here}
+    return tuple(sorted(here, key=lambda rank: (rank != border.rank, far[rank], rank)))

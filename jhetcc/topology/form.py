@@ -52,7 +52,10 @@ def load(path: str | os.PathLike[str]) -> Topology:
             data = file.read(_BYTES_MAX + 1)
         text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as why:
-        raise bad(os.fspath(path), f"cannot be read: {why}; JHETCC_TOPOLOGY names a JSON file") from None
+        told = why.strerror if isinstance(why, OSError) else why
+        raise bad(
+            os.fspath(path), f"cannot be read: {told}; a topology is a JSON file, also that of JHETCC_TOPOLOGY"
+        ) from None
     return loads(text, os.fspath(path))
 
 

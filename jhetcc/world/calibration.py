@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import logging
 import os
 import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,14 +31,16 @@ from jhetcc.world import state
 from jhetcc.world.measuring import Room, library_costs, link_costs, memory_costs
 
 if TYPE_CHECKING:
+    from jhetcc.topology import Topology
     from jhetcc.world.communicator import Communicator
     from jhetcc.world.world import World
 
-__all__ = ["Pairs", "adopt", "combined", "measure", "meeting", "pairs_of", "settle", "topology_hash"]
+__all__ = ["Pairs", "adopt", "combined", "measure", "meeting", "pairs_of", "settle", "steadier", "topology_hash"]
 
 _log = logging.getLogger("jhetcc")
 _COSTS = ("shm_alpha", "shm_beta", "tcp_alpha", "tcp_beta", "call", "copy", "reduce")
 _DIGITS = 3  # that are kept of a measurement
+_UNSTEADY = 2.0  # times: two measurements of an idle machine differ by less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +165,27 @@ def measure(world: World, everybody: Communicator) -> Profile:
     return profile
 
 
+def steadier(first: Profile, second: Profile) -> tuple[Profile, tuple[str, ...]]:
+    """The lower cost of two measurements each, for what disturbs only adds; and, for people, those that differ much.
+
+    Example:
+      >>> steadier(Profile(copy=1e-10), Profile(copy=4e-10))[1]
+      ('copy 1e-10 and 4e-10',)
+    """
+    unsteady: list[str] = []
+
+    def lower(name: str, one: Any, other: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: lower(f"{name} {key}".strip(), one[key], other[key]) for key in one}
+        low, high = sorted((one, other))
+        if high > _UNSTEADY * low:
+            unsteady.append(f"{name} {one:.3g} and {other:.3g}")
+        return low
+
+    found = lower("", json.loads(first.to_json()), json.loads(second.to_json()))
+    return Profile.from_json(json.dumps(found)), tuple(unsteady)
+
+
 def _among(world: World, groups: Sequence[tuple[int, ...]], costs: Callable[[Room], tuple[float, ...]]):
     """What the group that a rank of this process is in finds; None where there is none."""
     own = range(world.first_rank, world.first_rank + world.local_count)
@@ -270,9 +294,9 @@ def _compared(world: World, everybody: Communicator, profile: Profile) -> Profil
     )
 
 
-def adopt(world: World, profile: Profile) -> None:
-    """Lets the communicators there are, and later ones, plan with a profile."""
-    world.profile = profile
+def adopt(world: World, profile: Profile, machines: Topology | None) -> None:
+    """Lets the communicators there are, and later ones, plan with a profile and with the NICs of these machines."""
+    world.profile, world.machines = profile, machines
     for name in state.names():
         communicator = state.communicator(name)
-        communicator.layout = dataclasses.replace(communicator.layout, profile=profile)
+        communicator.layout = communicator.laid_out()

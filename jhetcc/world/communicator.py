@@ -10,7 +10,7 @@ import numpy as np
 
 from jhetcc import _core, errors
 from jhetcc.errors import AbortedError, BadArgumentError, Error
-from jhetcc.planner import Layout, explain, shapes
+from jhetcc.planner import Layout, explain, nics_of, shapes
 from jhetcc.schedule import Operation
 from jhetcc.topology import Cluster, Topology, form_clusters
 from jhetcc.world import flight, machines
@@ -52,13 +52,19 @@ class Communicator(RawCalls):
         self.island_devices = tuple(world.device_of(rank) for rank in world_ranks if world.island_of(rank) in own)
         self.island_sizes = tuple(Counter(world.island_of(rank) for rank in world_ranks).values())
         self.clusters: tuple[Cluster, ...] = form_clusters([world.identity_of(rank) for rank in world_ranks])
-        hosts = tuple(world.host_of(rank) for rank in world_ranks)
-        processes = [world.process_of(rank) for rank in world_ranks]
-        shaped = shapes(self.clusters, world.libraries, processes=processes, trusted=epoch == 0)
-        self.layout = Layout(hosts, world.profile, shaped)
+        self.layout = self.laid_out()
 
     def __repr__(self) -> str:
         return f"Communicator({self.name!r}, size={self.size}, local_ranks={self.local_ranks}, epoch={self.epoch})"
+
+    def laid_out(self) -> Layout:
+        """What its plans are made by, as far as the world knows it now."""
+        world = self._world
+        hosts = tuple(world.host_of(rank) for rank in self.world_ranks)
+        processes = [world.process_of(rank) for rank in self.world_ranks]
+        nics = nics_of(machines.of_ranks(world.machines, self), world.profile) if world.machines else ()
+        shaped = shapes(self.clusters, world.libraries, processes=processes, trusted=self.epoch == 0, nics=nics)
+        return Layout(hosts, world.profile, shaped)
 
     @property
     def rank(self) -> int:
@@ -270,7 +276,7 @@ class Communicator(RawCalls):
           >>> import jhetcc
           >>> comm = jhetcc.init(num_processes=1, devices=2)
           >>> print(comm.explain("psum(f32[1024])").splitlines()[0])
-          psum(f32[1024]) on 'world' (2 ranks on 1 host(s))
+          psum(f32[1024]) on 'world' (2 ranks on 1 host)
           >>> comm.close()
         """
         try:
@@ -280,7 +286,8 @@ class Communicator(RawCalls):
             )
         except ValueError as why:
             raise BadArgumentError(str(why), code="bad_argument") from None
-        lines = [f"{operation} on {self.name!r} ({self.size} ranks on {len(set(self.layout.hosts))} host(s))"]
+        hosts = len(set(self.layout.hosts))
+        lines = [f"{operation} on {self.name!r} ({_counted(self.size, 'rank')} on {_counted(hosts, 'host')})"]
         lines += report.text().splitlines()
         for rank in self._world.process.status():
             lines += [f"  path {text}" for _, text in sorted(rank["paths"].items())]
@@ -309,6 +316,10 @@ class Communicator(RawCalls):
         """
         self._world.require_open()
         return machines.survey(self, self._world)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _per_rank(value: Any, count: int, what: str) -> list[int]:

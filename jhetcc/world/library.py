@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jhetcc import _core
-from jhetcc.errors import BadArgumentError
+from jhetcc.errors import BadArgumentError, UnavailableError
 from jhetcc.planner import Capabilities
 from jhetcc.schedule import DTYPES, OPS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jhetcc.config import Options
     from jhetcc.world.members import Member
 
-__all__ = ["capabilities", "find", "from_text", "is_crowded", "load", "to_text"]
+__all__ = ["capabilities", "check_path", "find", "from_text", "is_crowded", "load", "to_text"]
 
 _OP_NAMES = {number: name for name, number in OPS.items()}
 _DTYPE_NAMES = {number: name for name, (_, number) in DTYPES.items()}
@@ -46,6 +46,21 @@ def find(name: str, path: str | None, prefix: str = sys.prefix) -> str:
         if any((holder / _FILES[name]).exists() for holder in (place, place / "lib")):
             return str(place)
     return path or ""
+
+
+def check_path(options: Options) -> None:
+    """Refuses a place that is not there, where the library is not loaded: a process alone in its job calls none.
+
+    Raises:
+      UnavailableError: ``JHETCC_LIBRARY_PATH`` names nothing.
+    """
+    if options.library != "none" and options.library_path and not Path(options.library_path).exists():
+        raise UnavailableError(
+            f"JHETCC_LIBRARY_PATH={options.library_path}: there is no such file or folder; `make libraries` fetches libraries, and "
+            "docs/libraries.md says where they are looked for",
+            code="library_missing",
+            scope="process",
+        )
 
 
 def is_crowded(members: Sequence[Member], host_key: str) -> bool:

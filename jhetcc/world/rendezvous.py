@@ -16,8 +16,9 @@ from typing import Any
 from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
 from jhetcc.planner import Capabilities
+from jhetcc.topology.values import spans
 from jhetcc.world import library
-from jhetcc.world.detect import Launch, is_loopback, refuse_loopback, split_address
+from jhetcc.world.detect import Launch, refuse_loopback, split_address
 from jhetcc.world.members import Local, Member, describe
 
 __all__ = ["Rendezvous"]
@@ -137,10 +138,19 @@ class Rendezvous:
                 code="duplicate_process",
                 scope="process",
             )
+        self._leave_word(me)
         self._wait_for("process", "never connected")
         members = [Member.read(self._get(f"process/{k}")) for k in range(launch.num_processes)]
+        self._leave_word(me, sum(member.ranks for member in members[: launch.process_id]))
         self._check(me, members)
         return members
+
+    def _leave_word(self, me: Member, first_rank: int | None = None) -> None:
+        """The store tells it where this process's connection ends before ``init()`` has: killed processes say nothing themselves."""
+        ranks = [] if first_rank is None else list(range(first_rank, first_rank + me.ranks))
+        name = f"process {me.process_id} on {me.place}" + (f" (rank {spans(tuple(ranks))})" if ranks else "")
+        text = f"{name} ended before its init() had; its own output may say why"
+        self._client.will("failed", json.dumps({"code": "peer_lost", "text": text, "ranks": ranks[:64]}), _CALL_SECONDS)
 
     def load_libraries(self, members: list[Member]) -> tuple[list[Member], list[Capabilities], Any]:
         """Loads the library of this process's cluster, and hears of the others'.
@@ -179,6 +189,17 @@ class Rendezvous:
             if error.code != "init_failed":
                 raise
             raise _failed_elsewhere(json.loads(self._get("failed"))) from None
+
+    def _raise_if_ended(self) -> None:
+        """Raises what another process failed by, or that the store is gone."""
+        ended = self._client.try_get("failed", _CALL_SECONDS)
+        if ended is None:
+            return
+        told = json.loads(ended)
+        if told["code"] == "init_timeout":
+            text = f"init_timeout passed in another process while this one connected to the others: {told['text']}"
+            raise OperationTimeoutError(text, code="init_timeout", scope="process")
+        raise _failed_elsewhere(told)
 
     def _is_over(self) -> bool:
         """Whether nobody is gathering at this coordinator any more: its world is complete, or could not be made."""
@@ -299,6 +320,7 @@ class Rendezvous:
         common = {
             "process": process, "slot": local, "peer": peer, "peer_process": other.process_id,
             "allow_cma": options.cma != "off", "congestion": options.tcp_congestion or "", "timeout": self._left(),
+            "store": self._client, "ended_key": "failed",
         }  # fmt: skip
         try:
             if me.process_id < other.process_id:
@@ -308,6 +330,7 @@ class Rendezvous:
                 address = other.unix_address if use_unix else other.tcp_address
                 _core.connect_endpoint(address, self._secret, self._identity, path=local << 8 | remote, **common)
         except Error as error:
+            self._raise_if_ended()
             raise type(error)(
                 f"process {me.process_id} ({me.place}) and process {other.process_id} ({other.place}) do not connect: {error}",
                 code="init_timeout" if isinstance(error, OperationTimeoutError) else error.code,
@@ -320,6 +343,7 @@ class Rendezvous:
         self._client.set_if_absent(f"ready/{self.launch.process_id}", "1", _CALL_SECONDS)
         self._wait_for("ready", "did not finish connecting")
         with contextlib.suppress(PeerLostError):  # process 0 is gone again: who needs it hears so from its connection
+            self._client.will("", "", _CALL_SECONDS)
             self._go_on()
         self._has_finished = True
         self.acceptors.clear()
@@ -328,8 +352,12 @@ class Rendezvous:
         """Says that this process needs the store no longer to learn how ``init()`` ends."""
         self._client.set_if_absent(f"gone on/{self.launch.process_id}", "1", _CALL_SECONDS)
 
-    def fail(self, why: BaseException) -> None:
-        """Tells the others that this process's ``init()`` failed, if the coordinator still listens."""
+    def fail(self, why: BaseException) -> BaseException:
+        """Tells the others that this process's ``init()`` failed, if the coordinator still listens.
+
+        Returns:
+          The error to raise: where the store was lost, that of process 0, which holds it.
+        """
         if self._client is not None:
             with contextlib.suppress(Error):
                 text = f"process {self.launch.process_id} on {socket.gethostname()}:{os.getpid()}: {str(why) or type(why).__name__}"
@@ -337,6 +365,15 @@ class Rendezvous:
                 self._client.set_if_absent("failed", json.dumps(told), _CALL_SECONDS)
                 self._go_on()
                 self._has_failed = True
+        if not (isinstance(why, PeerLostError) and why.code == "store_gone"):
+            return why
+        return PeerLostError(
+            f"init() failed in another process: process 0, which holds the coordinator {self._coordinator}, gave up or ended; its own "
+            f"output may say why. This is process {self.launch.process_id}: {why}",
+            code="init_failed",
+            scope="process",
+            ranks=(0,),
+        )
 
     def close(self) -> None:
         """Lets go of the store; process 0, which holds it, first waits a moment for who has not read there how ``init()`` ended."""
@@ -352,9 +389,10 @@ class Rendezvous:
         self._server = None
 
 
-def listens_on_loopback(coordinator: str) -> bool:
-    return is_loopback(split_address(coordinator)[0])
-
-
-def _failed_elsewhere(told: dict[str, str]) -> PeerLostError:
-    return PeerLostError(f"init() failed in another process: {told['text']}", code="init_failed", scope="process")
+def _failed_elsewhere(told: dict[str, Any]) -> PeerLostError:
+    return PeerLostError(
+        f"init() failed in another process: {told['text']}",
+        code="init_failed",
+        scope="process",
+        ranks=tuple(told.get("ranks", ())),
+    )

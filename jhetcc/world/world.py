@@ -18,8 +18,8 @@ from typing import Any
 from jhetcc import _core, config
 from jhetcc.errors import AbortedError, BadArgumentError, Error, UnavailableError
 from jhetcc.planner import Capabilities, Layout, Profile
-from jhetcc.topology import Identity, form_clusters
-from jhetcc.world import calibration, flight, interrupt, library, state
+from jhetcc.topology import Identity, Topology, form_clusters
+from jhetcc.world import calibration, flight, interrupt, library, machines, state
 from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
@@ -51,6 +51,7 @@ class World:
         self.process: Any = None
         self.planner: Any = None
         self.profile = Profile()
+        self.machines: Topology | None = None  # what plans know of them
         self.libraries: list[Capabilities] = []
         self.rendezvous: Rendezvous | None = None
         self._islands: tuple[int, ...] = ()
@@ -70,13 +71,16 @@ class World:
         try:
             self._meet()
         except BaseException as why:
-            if self.rendezvous is not None:
-                self.rendezvous.fail(why)
+            told = self.rendezvous.fail(why) if self.rendezvous is not None else why
             self._end(0.0)
-            raise
+            if told is why:
+                raise
+            raise told from None
 
     def _meet(self) -> None:
         meeting = self.rendezvous
+        if not meeting:
+            library.check_path(self.options)
         self.members = (
             meeting.gather(self.own) if meeting else [replace(describe(self.own, self.options), library="none")]
         )
@@ -120,7 +124,7 @@ class World:
         self.create("islands", tuple(self._islands.index(island) for island in sorted(set(self._islands))), 0)
         if meeting:
             meeting.finish()
-        calibration.adopt(self, calibration.settle(self))
+        calibration.adopt(self, calibration.settle(self), machines.learn(self))
 
     def _core_options(self) -> dict[str, float]:
         options = self.options

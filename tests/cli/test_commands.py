@@ -49,12 +49,39 @@ def test_unknown_command_gets_a_suggestion(capsys):
         ["plan", "psum", "64 bananas", "--clusters", "2,2"],
         ["plan", "send", "64MiB", "--clusters", "2,2"],
         ["plan", "psum", "64MiB", "--clusters", "2,2", "--profile", "/nonexistent"],
+        ["plan", "psum", "64MiB", "--clusters", "2,2", "--vendors", "nccl,foo"],
+        ["topo", "/nonexistent"],
+        ["trace", "/nonexistent"],
     ],
 )
 def test_wrong_use_is_one_line(words, capsys):
     assert cli.main(words) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"jhetcc {words[0]}: ") and err.count("\n") == 1
+
+
+def test_files_that_cannot_be_used_are_named_with_the_reason(tmp_path, capsys):
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text('{"clock": {"wall_ns": 1, "monotonic_ns": 1}, "events": [{"event": "step started"}]}')
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    for words, told in (
+        (["topo", "/nonexistent"], "/nonexistent: cannot be read: No such file or directory"),
+        (["topo", str(binary)], f"{binary}: cannot be read: 'utf-8' codec"),
+        (["topo", str(tmp_path)], f"{tmp_path}: cannot be read: Is a directory"),
+        (["plan", "psum", "1kb", "--topology", "/nonexistent"], "/nonexistent: cannot be read: No such file"),
+        (["plan", "psum", "1kb", "--ranks", "2", "--profile", "/nonexistent"], "--profile /nonexistent: No such file"),
+        (["plan", "psum", "1kb", "--ranks", "2", "--profile", str(damaged)], f"--profile {damaged}: profile: not an"),
+        (["plan", "psum", "1kb", "--ranks", "2", "--profile", str(binary)], f"--profile {binary}: 'utf-8' codec"),
+        (["plan", "psum", "1kb", "--clusters", "2,2", "--vendors", ",foo"], "no library 'foo'; there are mpi, nccl,"),
+        (["trace", "/nonexistent"], "cannot read /nonexistent: No such file or directory"),
+        (["trace", str(tmp_path)], f"cannot read {tmp_path}: Is a directory"),
+        (["trace", str(binary)], f"{binary} is no recording of a process: 'utf-8' codec"),
+        (["trace", str(damaged)], f"{damaged} is no recording of a process: its events are not those of one"),
+    ):
+        assert cli.main(words) == 2, words
+        err = capsys.readouterr().err
+        assert told in err and err.count("\n") == 1, err
 
 
 def test_secret(tmp_path, capsys):

@@ -108,3 +108,26 @@ jax.distributed.shutdown()
 """
     for code, output, _ in run(source, (0, 0, 1), (0, 1, 0), 1):
         assert code == 0 and "refused" in output, output
+
+
+def test_a_lost_process_of_the_island_is_a_typed_error():
+    """What XLA's own collectives raise then is a text of Gloo's; the survivor ends by itself, before JAX's own service ends it."""
+    source = """
+comm = jhetcc.init()
+mesh = Mesh(np.array(comm.island_devices), ("d",))
+x = jax.make_array_from_callback((2, 1000), NamedSharding(mesh, P("d")), lambda i: np.ones((1, 1000), np.float32))
+total = jax.jit(jax.shard_map(lambda y: jax.lax.psum(y, "d"), mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+jax.block_until_ready(total(x))
+if me == 1:
+    os.kill(os.getpid(), 9)
+try:
+    while True:
+        jax.block_until_ready(total(x))
+except jax.errors.JaxRuntimeError as error:
+    typed = jhetcc.error_of(error)
+    print(type(typed).__name__, typed and typed.code, str(error)[:200], flush=True)
+os._exit(0)
+"""
+    (code, output, _), (killed, *_) = run(source, (0, 0), (0, 1), 1)
+    assert killed == -9
+    assert code == 0 and "PeerLostError island_lost" in output, output

@@ -4,6 +4,7 @@
 import json
 import types
 
+import pytest
 from processes import run_scripts
 
 from jhetcc import config
@@ -80,6 +81,84 @@ def test_a_failure_told_as_the_last_one_comes():
     meeting = Rendezvous(config.read({}), launch, None, 10.0)  # type: ignore[arg-type]
     meeting._client = Client()
     meeting._wait_for("process", "never connected")
+
+
+KILLED = """
+import jhetcc, os, signal
+from jhetcc.world.rendezvous import Rendezvous
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if me == VICTIM:
+    Rendezvous.PHASE = killed
+try:
+    jhetcc.init(devices=1, timeout=60)
+except jhetcc.PeerLostError as error:
+    print(error.code, error.ranks, error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("victim", "phase"), [(0, "finish"), (1, "_check"), (1, "connect"), (1, "finish")])
+def test_a_process_that_is_killed_in_init_is_noticed_at_once(victim, phase):
+    """By its connection to the store, long before init_timeout; where it holds the store, by that.
+
+    While they still gather, the others wait for a process 0 that ended: it may be started anew.
+    """
+    results = run_scripts(KILLED.replace("PHASE", phase).replace("VICTIM", str(victim)), (1, 1, 1))
+    for process, (code, output, seconds) in enumerate(results):
+        assert seconds < 30, results
+        if process == victim:
+            assert code == -9 and not output, results
+            continue
+        assert code == 0 and output.startswith(f"init_failed ({victim},) init() failed in another process"), results
+        assert ("holds the coordinator" if victim == 0 else "process 1 on ") in output, results
+        assert victim == 0 or "(rank 1) ended before its init() had" in output, results
+
+
+SLOW = """
+import jhetcc
+from jhetcc.world.rendezvous import Rendezvous
+
+if me == 1:
+    Rendezvous.connect = lambda self, *_: self._wait_for("nothing", "did not end")
+try:
+    jhetcc.init(devices=1, timeout=2 if me == 0 else 30)
+except jhetcc.Error as error:
+    print(type(error).__name__, error.code, error, flush=True)
+"""
+
+
+def test_a_limit_that_passes_while_others_connect_is_one_for_all():
+    for process, (code, output, seconds) in enumerate(run_scripts(SLOW, (1, 1, 1))):
+        assert code == 0 and seconds < 20, (process, output, seconds)
+        assert output.startswith("OperationTimeoutError init_timeout"), (process, output)
+
+
+LATE = """
+import jhetcc, threading
+from jhetcc import _core
+from jhetcc.world.rendezvous import Rendezvous
+
+if me == 1:
+    kept = Rendezvous._describe
+    def late(self, own):
+        told = kept(self, own)
+        while True:  # until the store is gone
+            self._client.list("", 1.0)
+    Rendezvous._describe = late
+try:
+    jhetcc.init(devices=1, timeout=1 if me == 0 else 3)
+except jhetcc.Error as error:
+    print(type(error).__name__, error.code, error, flush=True)
+"""
+
+
+def test_who_comes_when_process_0_has_given_up_hears_that():
+    zero, one = run_scripts(LATE)
+    assert zero[1].startswith("OperationTimeoutError init_timeout process 1 of 2 never connected"), zero
+    assert one[1].startswith(("PeerLostError init_failed", "OperationTimeoutError init_timeout")), one
+    assert "process 0" in one[1] and "store_gone" not in one[1], one
 
 
 def test_exit_without_close_waits_for_no_thread():

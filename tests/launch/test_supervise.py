@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -99,6 +100,23 @@ def test_environment_and_prefixed_output(launch):
     assert len(secrets) == 1 and len(secrets.pop()) >= 43
     assert outcome.err.count("['-n', '7'] __main__") == 3
     assert (outcome.logs / "process-0.out").read_text().splitlines()[0] == firsts[0][4:]
+
+
+def test_where_the_logs_of_a_good_run_are_is_told(launch):
+    outcome = launch("print('some')", islands=(1, 1))
+    assert outcome.code == 0
+    assert (
+        outcome.err == f"jhetcc launch: all processes ended with exit code 0; their output is kept in {outcome.logs}\n"
+    )
+    assert (outcome.logs / "process-1.out").read_text() == "some\n"
+
+
+def test_a_run_that_says_nothing_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    script = tmp_path / "script.py"
+    script.write_text("")
+    assert run(Job((Island("cpu", 1),), (str(script),)), ENVIRONMENT) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
 def test_first_failure_is_shown_with_its_traceback_and_the_rest_ended(launch):

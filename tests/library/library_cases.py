@@ -48,6 +48,14 @@ def case_bits(comm, names, counts):
     return digest.hexdigest()
 
 
+def case_nans(comm):
+    """The bits of sums with a NaN: of infinity minus infinity, and of a negative one with a payload."""
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    infinities = np.full(1003, np.inf if first else -np.inf if last else 1.0, np.float32)
+    sources = np.full(1003, 0xFFC00005 if first else 0, np.uint32).view(np.float32)
+    return [sorted({f"{bits:08x}" for bits in comm.all_reduce(x).view(np.uint32)}) for x in (infinities, sources)]
+
+
 def case_scattered_bits(comm, names, count):
     """reduce_scatter, reduce and all_reduce of the same numbers: each rank's part, joined by those who have it."""
     digests = []

@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import signal
 import sys
 import threading
 import time
@@ -193,6 +194,23 @@ def case_open_fails(who, timeout):
         jhetcc.init(**here(), timeout=timeout).close()
     except jhetcc.Error as error:
         return type(error).__name__, error.code, str(error), time.monotonic() - begun
+    finally:
+        _core.use_library = kept
+    raise AssertionError("joined")
+
+
+def case_killed_in_opening(who, timeout):
+    """A process is killed when its cluster opens its library; how long until the others heard."""
+    from jhetcc import _core
+
+    kept = _core.use_library
+    if here()["process_id"] == who:
+        _core.use_library = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    try:
+        jhetcc.init(**here(), timeout=timeout).close()
+    except jhetcc.Error as error:
+        end((type(error).__name__, error.code, error.ranks, str(error), time.monotonic() - begun), 40)
     finally:
         _core.use_library = kept
     raise AssertionError("joined")

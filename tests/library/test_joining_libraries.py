@@ -82,6 +82,36 @@ def test_a_library_that_does_not_open_fails_on_all_at_once(cluster_pool, who):
             assert "no way between them" in row[2], row
 
 
+@pytest.mark.parametrize("names", [("oneccl", "oneccl", "none"), ("mpi", "mpi", "none")])
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_member_killed_while_its_cluster_opens_is_named_to_all_at_once(cluster_pool, names, who):
+    pool = cluster_pool(*names)
+    running = pool.start(library_faults.case_killed_in_opening, who, 60, world=False)
+    rest = [index for index in range(3) if index != who]
+    for index in rest:
+        kind, code, ranks, text, seconds = running.word(index, 0)
+        assert (kind, code, ranks) == ("PeerLostError", "init_failed", (who,)), text
+        assert ("process 0, which holds the coordinator" if who == 0 else "(rank 1) ended") in text
+        assert seconds < 20, (seconds, text)
+        running.tell(index)
+    outcomes = running.finish()
+    assert [outcomes[index].code for index in rest] == [40, 40]  # a thread stuck in the library holds nobody
+
+
+@pytest.mark.parametrize("name", ["oneccl", "mpi"])
+def test_the_program_has_its_output_for_itself(name):
+    """Nothing that a library remarks on its settings comes between."""
+    source = """
+import jhetcc, numpy
+comm = jhetcc.init(devices=1)
+assert (comm.all_reduce(numpy.ones(5000)) == 2).all()
+comm.close()
+print("mine")
+"""
+    for code, output, _ in processes.run_scripts(source, extra=vendor_libraries.options(name)):
+        assert (code, output) == (0, "mine\n"), output
+
+
 def test_a_fork_of_a_process_with_a_library_ends():
     """Three ranks: more than processors, so oneCCL has a thread of its own; the child does not wait for it."""
     vendor_libraries.require("oneccl")

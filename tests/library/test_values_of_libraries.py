@@ -37,6 +37,14 @@ def test_every_call(cluster_pool, job, way):
     assert len(set(bits)) == 1, bits
 
 
+@pytest.mark.parametrize("job", JOBS)
+def test_nans(cluster_pool, job):
+    """Canonical where clusters are joined; where one library does it all, as docs/libraries.md says of it."""
+    found = cluster_pool(*JOBS[job]).run(library_cases.case_nans, options=WAYS["forced"])
+    one_cluster = len(set(JOBS[job])) == 1
+    assert found == [[["ffc00000"], ["ffc00005"]] if one_cluster else [["7fc00000"]] * 2] * len(found)
+
+
 @pytest.mark.parametrize("job", ["2+2", "interleaved"])
 def test_parts_within_and_across_clusters(cluster_pool, job):
     """Circles are made when a part first calls its library; parts of parts, and the whole again."""

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from jhetcc.planner import Capabilities, ClusterShape, Layout, Nic, Profile, Vendor, layout_of, plan, shapes
+from jhetcc.planner import Capabilities, ClusterShape, Layout, Link, Nic, Profile, Vendor, layout_of, plan, shapes
 from jhetcc.planner.report import explain
 from jhetcc.schedule import Operation, prove
 from jhetcc.topology import Cluster, loads
@@ -47,6 +47,15 @@ def test_borders_and_rates_come_from_the_topology():
         Operation("psum", "f32", (9,)),
         plan(Operation("psum", "f32", (9,)), layout, algorithm="hierarchical").expand_all(),
     )
+
+
+def test_ranks_of_the_host_share_a_nic_that_one_does_not_fill():
+    """As many as it takes by the measured stream, the nearest first, and never more than the host has for its NICs."""
+    wide = TEXT.replace('"nvidia"', '"cpu"').replace('"rdma": "mlx5_0", ', "").replace('"rdma": "mlx5_1", ', "")
+    for stream, borders in ((30e9, (0, 2)), (20e9, (0, 1, 2, 3)), (1e9, (0, 1, 2, 3))):
+        [left, _] = layout_of(loads(wide), Profile(tcp=Link(1e-5, 1 / stream))).clusters or ()
+        assert left.borders == borders
+        assert {nic.bandwidth for nic in left.nics} == {25e9 if len(borders) == 2 else 12.5e9}
 
 
 def test_libraries_that_cannot_be_called_leave_our_own_schedule():

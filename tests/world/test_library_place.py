@@ -3,6 +3,7 @@
 
 import pytest
 
+import jhetcc
 from jhetcc.world.library import find
 
 
@@ -35,3 +36,17 @@ def test_without_a_path_the_python_environment_comes_before_the_system(fetched):
     assert find("mpi", None, str(fetched.parent)) == str(fetched / "mpich")
     assert find("oneccl", "", str(fetched.parent)) == str(fetched / "oneccl")
     assert find("oneccl", None, "/nowhere") == find("nccl", None, str(fetched.parent)) == ""
+
+
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "."])
+def test_a_place_that_is_not_there_is_refused_of_a_process_alone_too(monkeypatch, path):
+    monkeypatch.setenv("JHETCC_LIBRARY", "mpi")
+    monkeypatch.setenv("JHETCC_LIBRARY_PATH", path)
+    if path == ".":
+        jhetcc.init(num_processes=1, devices=1).close()  # it calls no library, so none is loaded
+        return
+    with pytest.raises(
+        jhetcc.UnavailableError, match=r"JHETCC_LIBRARY_PATH=/nowhere/at/all: there is no such"
+    ) as caught:
+        jhetcc.init(num_processes=1, devices=1)
+    assert caught.value.code == "library_missing"

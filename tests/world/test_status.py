@@ -2,10 +2,11 @@
 """What status() counts: the time that operations were in flight, in programs and outside, and none where there was none."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
-from process_worker import hear, say
+from process_worker import hear, here, say
 
 import jhetcc
 
@@ -91,3 +92,21 @@ def test_the_operation_in_flight_counts(pools):
     running.expect(0, word="asked")
     running.tell(1)
     assert running.finish()[0].get() >= 0.2
+
+
+def case_closed():
+    comm = jhetcc.init(**here() | {"timeout": 30})
+    comm.barrier()
+    if comm.rank == 1:
+        comm.close()
+        return None
+    deadline = time.monotonic() + 20
+    while (path := comm.status()["ranks"][0]["paths"][1]).startswith("shm") and time.monotonic() < deadline:
+        pass
+    comm.close()
+    return path
+
+
+def test_a_path_that_was_closed_is_not_broken(pools):
+    path, _ = (outcome.get() for outcome in pools(1, 1).attempt(case_closed, world=False))
+    assert path.startswith("closed: rank 1"), path

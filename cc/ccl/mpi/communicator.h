@@ -2,18 +2,28 @@
 // A communicator of MPI on CPU buffers: every call blocks until it is done. See library.h for the threads.
 #pragma once
 
-#include <atomic>
-#include <memory>
 #include <string>
 
+#include "ccl/blocking.h"
 #include "ccl/mpi/abi.h"
 
 namespace jhetcc::ccl::mpi {
 
-class MpiCommunicator final : public Communicator {
+struct Vendor {
+  using Abi = mpi::Abi;
+  using Comm = mpi::Comm;
+  static constexpr const char* kName = "MPI";
+  static constexpr Op kNone = mpi::kNone;
+  static Type typeOf(schedule::DataType type) { return typeHandle(type); }
+  static Op opOf(schedule::ReduceOp op, schedule::DataType type) { return opHandle(op, type); }
+  static Code destroy(const Abi& abi, Comm& comm) { return abi.commFree(&comm); }
+  static Status failed(const Abi& abi, const std::string& what, Code code, Comm comm);
+  static void lose();
+};
+
+class MpiCommunicator final : public BlockingCommunicator<Vendor> {
  public:
-  MpiCommunicator(const Abi& abi, Comm comm, const Group& group);
-  ~MpiCommunicator() override;
+  using BlockingCommunicator::BlockingCommunicator;
 
   Status reduce(const void* source, void* target, size_t count, schedule::DataType type, schedule::ReduceOp op,
                 int32_t root, Stream stream) override;
@@ -25,24 +35,6 @@ class MpiCommunicator final : public Communicator {
   Status allGather(const void* source, void* target, size_t bytes, Stream stream) override;
   Status allToAll(const void* source, void* target, size_t bytes, Stream stream) override;
   Status exchange(const std::vector<Transfer>& transfers, Stream stream) override;
-  Status abort() override;
-  void leave() override;
-
- private:
-  /// Outlives this object while a call that was given up is inside the library.
-  struct State {
-    Abi abi;
-    Comm comm;
-    int32_t rank, size;
-    std::string where;  ///< "rank 1 of 4"
-    std::atomic<bool> is_left{false}, is_broken{false};
-  };
-  template <typename Call>
-  Status run(const char* what, Call call);
-  template <typename Call>
-  Status reduceWith(const char* what, schedule::DataType type, schedule::ReduceOp op, Call call);
-
-  std::shared_ptr<State> state_;
 };
 
 }  // namespace jhetcc::ccl::mpi

@@ -85,8 +85,7 @@ class MpiLibrary final : public Library {
 
   void leave() override {
     is_left_.store(true);
-    World::ofProcess().markLost();
-    armExit();
+    Vendor::lose();
   }
 
  private:
@@ -131,6 +130,8 @@ Result<std::shared_ptr<Library>> load(const LoadOptions& options) {
   Capabilities capabilities;
   capabilities.name = "mpi";
   capabilities.version = versionOf(abi.value());
+  capabilities.one_world = true;
+  capabilities.create_ends = true;  // while members are missing; MPI itself may wait in its beginning
   capabilities.refuses =
       refusals([](schedule::ReduceOp op, schedule::DataType type) { return opHandle(op, type) != kNone; });
   return std::shared_ptr<Library>(std::make_shared<MpiLibrary>(abi.value(), std::move(capabilities), options));

@@ -26,7 +26,7 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const Abi> abi, const Group& 
     : abi_(std::move(abi)), rank_(group.rank), size_(group.size), timeout_ns_(timeout_ns) {}
 
 Result<std::unique_ptr<Communicator>> NcclCommunicator::create(std::shared_ptr<const Abi> abi, const Group& group,
-                                                               int64_t timeout_ns) {
+                                                               int64_t timeout_ns, const std::atomic<bool>& is_left) {
   UniqueId id;
   if (group.token.size() != sizeof(id.bytes)) {
     return Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
@@ -40,7 +40,7 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::create(std::shared_ptr<c
   if (abi->isNonBlocking()) {
     const Config config;
     const int result = abi->comm_init_rank_config(&made->comm_, group.size, id, group.rank, &config);
-    status = made->settle(what, result);
+    status = made->settle(what, result, &is_left);
   } else {
     const int result = abi->comm_init_rank(&made->comm_, group.size, id, group.rank);
     if (result != kSuccess) status = made->failure(what, result);
@@ -86,12 +86,17 @@ Status NcclCommunicator::failure(const char* what, int result) const {
   return Status(Kind::kUnavailable, Scope::kCommunicator, "library_failed", text);
 }
 
-Status NcclCommunicator::settle(const char* what, int result) {
+Status NcclCommunicator::settle(const char* what, int result, const std::atomic<bool>* is_left) {
   const int64_t deadline_ns = clock_.nowNs() + timeout_ns_;
   for (int polls = 0; result == kInProgress; ++polls) {
     {
       const std::lock_guard lock(mutex_);
       if (!ended_.isOk()) return ended_;
+    }
+    if (is_left != nullptr && is_left->load()) {
+      return Status(Kind::kAborted, Scope::kCommunicator, "aborted",
+                    std::string(what) + " was given up on rank " + std::to_string(rank_) + " of " +
+                        std::to_string(size_) + " of a cluster; " + abi_->name + " " + abi_->version);
     }
     if (polls < kYields) {
       std::this_thread::yield();

@@ -2,6 +2,7 @@
 // A rank's part of an NCCL communicator. Calls come from one thread at a time; abort() and asyncError() from any.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -17,9 +18,9 @@ namespace jhetcc::ccl::nccl {
 
 class NcclCommunicator final : public Communicator {
  public:
-  /// Waits for the other members: until the deadline where the library can be asked, else for ever.
+  /// Waits for the other members: until the deadline, or `is_left`, where the library can be asked, else for ever.
   static Result<std::unique_ptr<Communicator>> create(std::shared_ptr<const Abi> abi, const Group& group,
-                                                      int64_t timeout_ns);
+                                                      int64_t timeout_ns, const std::atomic<bool>& is_left);
   ~NcclCommunicator() override;
 
   Status reduce(const void* source, void* target, size_t count, schedule::DataType type, schedule::ReduceOp op,
@@ -42,8 +43,8 @@ class NcclCommunicator final : public Communicator {
   Status call(const char* what, const std::function<int(Comm)>& function);
   Status reduction(const char* what, size_t count, schedule::DataType type, schedule::ReduceOp op,
                    const std::function<int(Comm, const Element&, size_t)>& function);
-  /// Polls a call that goes on by itself, until the deadline or an abort. Our turn.
-  Status settle(const char* what, int result);
+  /// Polls a call that goes on by itself, until the deadline, an abort, or `is_left`. Our turn.
+  Status settle(const char* what, int result, const std::atomic<bool>* is_left = nullptr);
   Status failure(const char* what, int result) const;
   Status takeTurn();
   void giveTurn(const Status& outcome);

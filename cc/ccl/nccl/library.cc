@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <utility>
 
+#include "base/exit.h"
+#include "base/log.h"
 #include "ccl/nccl/abi.h"
 #include "ccl/nccl/communicator.h"
 #include "ccl/nccl/nccl.h"
@@ -18,9 +21,10 @@ class NcclLibrary final : public Library {
     capabilities_.blocking = false;
     capabilities_.uniform = false;  // equal bits are its practice, not its promise
     capabilities_.one_rank_a_process = false;
+    capabilities_.create_ends = abi_->isNonBlocking();
     using schedule::DataType, schedule::ReduceOp;
     for (auto type = DataType::kBool; type <= DataType::kComplex128; type = DataType(static_cast<int>(type) + 1)) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax, ReduceOp::kMin}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kMean}) {
         if (!elementOf(*abi_, type, op)) capabilities_.refuses.emplace_back(op, type);
       }
     }
@@ -39,13 +43,18 @@ class NcclLibrary final : public Library {
   }
 
   Result<std::unique_ptr<Communicator>> create(const Group& group) override {
-    return NcclCommunicator::create(abi_, group, timeout_ns_);
+    return NcclCommunicator::create(abi_, group, timeout_ns_, is_left_);
   }
-  void leave() override {}  // create() has a deadline of its own
+  void leave() override {
+    is_left_.store(true);
+    if (abi_->isNonBlocking()) return;
+    if (const Status status = exitWithoutDestructors(); !status.isOk()) JHETCC_LOG(kWarn, "ccl", status.message());
+  }
 
  private:
   const std::shared_ptr<const Abi> abi_;
   const int64_t timeout_ns_;
+  std::atomic<bool> is_left_{false};
   Capabilities capabilities_;
 };
 

@@ -61,91 +61,43 @@ void armExit() {
   }
 }
 
-OnecclCommunicator::OnecclCommunicator(const Abi& abi, Comm comm, const Group& group)
-    : state_(std::make_shared<State>()) {
-  state_->abi = abi;
-  state_->comm = comm;
-  state_->rank = group.rank;
-  state_->size = group.size;
-  state_->where = "rank " + std::to_string(group.rank) + " of " + std::to_string(group.size);
-}
-
-OnecclCommunicator::~OnecclCommunicator() {
-  if (state_->is_left.load()) return;
-  if (state_->is_broken.load()) {
-    armExit();
-    return;
-  }
-  if (const Code code = state_->abi.commDestroy(state_->comm); code != 0) {
-    JHETCC_LOG(kWarn, "ccl",
-               failed(state_->abi, "destroying a communicator, " + state_->where, code, nullptr).message());
-  }
-}
-
-template <typename Call>
-Status OnecclCommunicator::run(const char* what, Call call) {
-  const std::shared_ptr<State> state = state_;  // `this` may be gone when a call that was given up comes back
-  const auto left = [&] {
-    return Status(Kind::kAborted, Scope::kCommunicator, "aborted",
-                  std::string(what) + ", " + state->where + ": the communicator was given up");
-  };
-  if (state->is_left.load()) return left();
-  const Code code = call(*state);
-  if (state->is_left.load()) return left();
-  if (code == 0) return Status::ok();
-  state->is_broken.store(true);
-  return failed(state->abi, std::string(what) + ", " + state->where, code, state->comm);
-}
-
-template <typename Call>
-Status OnecclCommunicator::reduceWith(const char* what, schedule::DataType type, schedule::ReduceOp op, Call call) {
-  const int type_number = typeNumber(type), op_number = opNumber(op, type);
-  if (op_number == kNone) {
-    return Status(Kind::kUnavailable, Scope::kCall, "unavailable",
-                  std::string(what) + ": oneCCL has no such reduction of such elements; its capabilities say so");
-  }
-  return run(what, [&](State& s) { return call(s, type_number, op_number); });
-}
-
 Status OnecclCommunicator::reduce(const void* source, void* target, size_t count, schedule::DataType type,
                                   schedule::ReduceOp op, int32_t root, Stream stream) {
-  if (count == 0) return Status::ok();
-  return reduceWith("reduce", type, op, [&](State& s, int t, int o) {
+  return reduceWith("reduce", count, type, op, [&](State& s, int t, int o) {
     return s.abi.reduce(source, target, count, t, o, root, s.comm, stream);
   });
 }
 
 Status OnecclCommunicator::allReduce(const void* source, void* target, size_t count, schedule::DataType type,
                                      schedule::ReduceOp op, Stream stream) {
-  if (count == 0) return Status::ok();
-  return reduceWith("all_reduce", type, op, [&](State& s, int t, int o) {
+  return reduceWith("all_reduce", count, type, op, [&](State& s, int t, int o) {
     return s.abi.allReduce(const_cast<void*>(source), target, count, t, o, s.comm, stream);
   });
 }
 
 Status OnecclCommunicator::reduceScatter(const void* source, void* target, size_t count, schedule::DataType type,
                                          schedule::ReduceOp op, Stream stream) {
-  if (count == 0) return Status::ok();
-  return reduceWith("reduce_scatter", type, op, [&](State& s, int t, int o) {
+  return reduceWith("reduce_scatter", count, type, op, [&](State& s, int t, int o) {
     return s.abi.reduceScatter(source, target, count, t, o, s.comm, stream);
   });
 }
 
 Status OnecclCommunicator::broadcast(const void* source, void* target, size_t bytes, int32_t root, Stream stream) {
-  if (bytes == 0) return Status::ok();
-  // In place at the root, so that its target is not written.
-  void* const place = state_->rank == root ? const_cast<void*>(source) : target;
-  return run("broadcast", [&](State& s) { return s.abi.broadcast(place, place, bytes, kInt8, root, s.comm, stream); });
+  return moveWith("broadcast", bytes, [&](State& s) {
+    // In place at the root, so that its target is not written.
+    void* const place = s.rank == root ? const_cast<void*>(source) : target;
+    return s.abi.broadcast(place, place, bytes, kInt8, root, s.comm, stream);
+  });
 }
 
 Status OnecclCommunicator::allGather(const void* source, void* target, size_t bytes, Stream stream) {
-  if (bytes == 0) return Status::ok();
-  return run("all_gather", [&](State& s) { return s.abi.allGather(source, target, bytes, kInt8, s.comm, stream); });
+  return moveWith("all_gather", bytes,
+                  [&](State& s) { return s.abi.allGather(source, target, bytes, kInt8, s.comm, stream); });
 }
 
 Status OnecclCommunicator::allToAll(const void* source, void* target, size_t bytes, Stream stream) {
-  if (bytes == 0) return Status::ok();
-  return run("all_to_all", [&](State& s) { return s.abi.allToAll(source, target, bytes, kInt8, s.comm, stream); });
+  return moveWith("all_to_all", bytes,
+                  [&](State& s) { return s.abi.allToAll(source, target, bytes, kInt8, s.comm, stream); });
 }
 
 /// oneCCL carries a group out one by one and in its order, so groups of several ranks may wait in a ring. Here pairs of
@@ -179,15 +131,6 @@ Status OnecclCommunicator::exchange(const std::vector<Transfer>& transfers, Stre
     }
     return first;
   });
-}
-
-Status OnecclCommunicator::abort() {
-  return Status(Kind::kUnavailable, Scope::kCommunicator, "unavailable",
-                "oneCCL cannot free a call that waits; give it up and leave the communicator behind");
-}
-
-void OnecclCommunicator::leave() {
-  if (!state_->is_left.exchange(true)) armExit();
 }
 
 }  // namespace jhetcc::ccl::oneccl

@@ -2,10 +2,9 @@
 // A communicator of oneCCL on CPU buffers: every call blocks until it is done. See library.h for the threads.
 #pragma once
 
-#include <atomic>
-#include <memory>
 #include <string>
 
+#include "ccl/blocking.h"
 #include "ccl/oneccl/abi.h"
 
 namespace jhetcc::ccl::oneccl {
@@ -15,10 +14,23 @@ Status failed(const Abi& abi, const std::string& what, Code code, Comm comm);
 /// Lets the process end with a thread stuck in the library, and takes its shared segments out of /dev/shm then.
 void armExit();
 
-class OnecclCommunicator final : public Communicator {
+struct Vendor {
+  using Abi = oneccl::Abi;
+  using Comm = oneccl::Comm;
+  static constexpr const char* kName = "oneCCL";
+  static constexpr int kNone = oneccl::kNone;
+  static int typeOf(schedule::DataType type) { return typeNumber(type); }
+  static int opOf(schedule::ReduceOp op, schedule::DataType type) { return opNumber(op, type); }
+  static Code destroy(const Abi& abi, Comm comm) { return abi.commDestroy(comm); }
+  static Status failed(const Abi& abi, const std::string& what, Code code, Comm comm) {
+    return oneccl::failed(abi, what, code, comm);
+  }
+  static void lose() { armExit(); }
+};
+
+class OnecclCommunicator final : public BlockingCommunicator<Vendor> {
  public:
-  OnecclCommunicator(const Abi& abi, Comm comm, const Group& group);
-  ~OnecclCommunicator() override;
+  using BlockingCommunicator::BlockingCommunicator;
 
   Status reduce(const void* source, void* target, size_t count, schedule::DataType type, schedule::ReduceOp op,
                 int32_t root, Stream stream) override;
@@ -30,24 +42,6 @@ class OnecclCommunicator final : public Communicator {
   Status allGather(const void* source, void* target, size_t bytes, Stream stream) override;
   Status allToAll(const void* source, void* target, size_t bytes, Stream stream) override;
   Status exchange(const std::vector<Transfer>& transfers, Stream stream) override;
-  Status abort() override;
-  void leave() override;
-
- private:
-  /// Outlives this object while a call that was given up is inside the library.
-  struct State {
-    Abi abi;
-    Comm comm;
-    int32_t rank, size;
-    std::string where;  ///< "rank 1 of 4"
-    std::atomic<bool> is_left{false}, is_broken{false};
-  };
-  template <typename Call>
-  Status run(const char* what, Call call);
-  template <typename Call>
-  Status reduceWith(const char* what, schedule::DataType type, schedule::ReduceOp op, Call call);
-
-  std::shared_ptr<State> state_;
 };
 
 }  // namespace jhetcc::ccl::oneccl

@@ -14,6 +14,7 @@
 #include "base/exit.h"
 #include "base/late_library.h"
 #include "ccl/oneccl/communicator.h"
+#include "ccl/oneccl/remark.h"
 
 namespace jhetcc::ccl::oneccl {
 namespace {
@@ -24,6 +25,7 @@ const std::string kHint =
 
 /// oneCCL reads them when it is loaded. Its defaults let a thread of its own spin against the rank.
 void applySettings(const LoadOptions& options, const std::string& file) {
+  if (std::getenv("CCL_LOG_LEVEL") == nullptr) RemarkFilter::install();
   setDefault("CCL_LOG_LEVEL", "error");   // it warns about each of these settings and names; of this one it does anyway
   setDefault("IPATH_NO_BACKTRACE", "1");  // no signal handlers of libpsm, which Debian's libfabric loads
   setDefault("CCL_ATL_TRANSPORT", "ofi");

@@ -67,17 +67,19 @@ class Process {
 /// The members of one job, and the store by which they find each other.
 class Job {
  public:
-  /// `libraries`: "oneccl=/folder". `started`: only so many of the members.
-  Job(int size, const std::string& scenario, const std::vector<std::string>& libraries, int started = INT_MAX) {
+  /// `libraries`: "oneccl=/folder". `is_one_process`: all ranks are in one. `started`: only so many of them.
+  Job(int size, const std::string& scenario, const std::vector<std::string>& libraries, bool is_one_process,
+      int started = INT_MAX) {
     control::StoreServerConfig config;
     config.address = net::Address::fromHost("127.0.0.1", 0).value();
     config.mine.job = "conformance";
     auto server = control::StoreServer::create(std::move(config));
     REQUIRE_MESSAGE(server.isOk(), server.status().message());
     server_ = std::move(server).value();
-    for (int rank = 0; rank < std::min(size, started); ++rank) {
-      std::vector<std::string> command = {JHETCC_TEST_MEMBER, server_->address().text(), std::to_string(rank),
-                                          std::to_string(size), scenario};
+    const int end = std::min(size, started), step = is_one_process ? end : 1;
+    for (int rank = 0; rank < end; rank += step) {
+      std::vector<std::string> command = {JHETCC_TEST_MEMBER,          server_->address().text(), std::to_string(rank),
+                                          std::to_string(rank + step), std::to_string(size),      scenario};
       command.insert(command.end(), libraries.begin(), libraries.end());
       members.emplace_back(std::move(command));
     }

@@ -51,38 +51,6 @@ TEST_CASE("members that contradict each other are told") {
   CHECK(twice.message().find("two have one rank") != std::string::npos);
 }
 
-TEST_CASE("an abort from another thread frees streams that wait for a member, and everything after fails") {
-  for (const char* path : {FAKE_NCCL, FAKE_NCCL_OLD}) {
-    CAPTURE(path);
-    const Control control(path);
-    const std::shared_ptr<Library> library = load(path);
-    Ranks ranks(3, 4096);
-    Communicators comms = connect(*library, 3);
-    warmUp(ranks, comms);
-    must(sumOf(ranks, comms, 0));
-    must(sumOf(ranks, comms, 1));
-    for (const size_t r : {size_t{0}, size_t{1}}) {
-      CHECK(ranks[r].device->synchronize(ranks[r].stream, soonNs(20)).kind() == Kind::kTimeout);
-      must(comms[r]->asyncError());  // the library does not notice by itself
-    }
-    std::vector<Status> aborted(2);
-    std::thread other([&] {
-      for (size_t r = 0; r < 2; ++r) aborted[r] = comms[r]->abort();
-    });
-    other.join();
-    for (size_t r = 0; r < 2; ++r) {
-      must(aborted[r]);
-      must(ranks[r].device->synchronize(ranks[r].stream, soonNs(5'000)));
-      CHECK(sumOf(ranks, comms, r).code() == "aborted");
-      CHECK(comms[r]->asyncError().code() == "aborted");
-      must(comms[r]->abort());  // again: nothing is left to do
-    }
-    comms.clear();
-    CHECK(control.counts().communicators == 0);
-    CHECK(control.counts().misuses == 0);
-  }
-}
-
 TEST_CASE("an error that the library finds by itself shows, and ends the communicator") {
   const Control control(FAKE_NCCL);
   const std::shared_ptr<Library> library = load(FAKE_NCCL);

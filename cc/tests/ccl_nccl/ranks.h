@@ -2,7 +2,6 @@
 // Ranks of one process, each with a virtual accelerator, and the tests' NCCL loaded as a user's would be.
 #pragma once
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -15,9 +14,8 @@
 
 #include "base/clock.h"
 #include "ccl/nccl/nccl.h"
-#include "device/fake/api.h"
 #include "device/fake/fake.h"
-#include "fake_nccl/fake_nccl.h"
+#include "fake_nccl/control.h"
 
 namespace jhetcc::ccl::nccl::tests {
 
@@ -33,30 +31,7 @@ T must(Result<T> result) {
 }
 inline void must(const Status& status) { REQUIRE_MESSAGE(status.isOk(), status.message()); }
 
-/// The functions that the library under test has for tests alone.
-class Control {
- public:
-  explicit Control(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    REQUIRE_MESSAGE(handle_ != nullptr, path);
-    entry<control::BindFunction>(control::kBind)(&device::fake::api());
-  }
-  ~Control() { dlclose(handle_); }
-  Control(const Control&) = delete;
-  Control& operator=(const Control&) = delete;
-  void setAsyncError(int rank, int code) const {
-    entry<control::SetAsyncErrorFunction>(control::kSetAsyncError)(rank, code);
-  }
-  control::Counts counts() const { return entry<control::CountsFunction>(control::kCounts)(); }
-
- private:
-  template <typename Function>
-  Function* entry(const char* name) const {
-    void* found = dlsym(handle_, name);
-    REQUIRE(found != nullptr);
-    return reinterpret_cast<Function*>(found);
-  }
-  void* handle_;
-};
+using control::Control;
 
 inline std::shared_ptr<Library> load(const std::string& path, int64_t timeout_ms = 20'000) {
   NcclOptions options;

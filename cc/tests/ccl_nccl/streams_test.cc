@@ -155,22 +155,6 @@ TEST_CASE("ranks with threads of their own, from birth to end") {
   CHECK(control.counts().communicators == 0);
 }
 
-TEST_CASE("clusters of two vendors live side by side in one process") {
-  const Control first(FAKE_NCCL), second(FAKE_RCCL);
-  const std::shared_ptr<Library> nccl = load(FAKE_NCCL), rccl = load(FAKE_RCCL);
-  CHECK(nccl->capabilities().name != rccl->capabilities().name);
-  Ranks ranks(4, 4096);
-  Communicators comms = connect(*nccl, 2);
-  for (auto& comm : connect(*rccl, 2)) comms.push_back(std::move(comm));
-  for (size_t r = 0; r < 4; ++r) setInput(ranks[r], 1 << r, 1024);
-  for (size_t r = 0; r < 4; ++r) {
-    must(comms[r]->allReduce(ranks[r].input->there(), ranks[r].output->there(), 1024, DataType::kInt32, ReduceOp::kSum,
-                             ranks[r].stream));
-  }
-  ranks.down();
-  for (size_t r = 0; r < 4; ++r) CHECK(firstOf(ranks[r]) == (r < 2 ? 3 : 12));
-}
-
 TEST_CASE("after warm-up no call allocates, waits for a device, copies through the host or makes a callback") {
   const Control control(FAKE_NCCL);
   const std::shared_ptr<Library> library = load(FAKE_NCCL);

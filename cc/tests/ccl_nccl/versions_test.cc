@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a version of the library can do, is called, and lacks.
-#include <algorithm>
 #include <cstdlib>
 
 #include "ccl_nccl/ranks.h"
@@ -11,10 +10,7 @@ using schedule::DataType, schedule::ReduceOp;
 
 namespace {
 
-bool isRefused(const Library& library, ReduceOp op, DataType type) {
-  const auto& refuses = library.capabilities().refuses;
-  return std::find(refuses.begin(), refuses.end(), std::make_pair(op, type)) != refuses.end();
-}
+bool isRefused(const Library& library, ReduceOp op, DataType type) { return !library.capabilities().reduces(op, type); }
 
 /// The library as of another version, for the life of one object.
 class Version {
@@ -95,12 +91,17 @@ TEST_CASE("a refused pair is refused by name, before the library is asked") {
 }
 
 TEST_CASE("a version before 2.14 is used as one that blocks, whatever entry points it has") {
-  const Version version("21304");
   const Control control(FAKE_NCCL);
+  const uint64_t before = control.counts().in_progress;
+  connect(*load(FAKE_NCCL), 2);
+  const uint64_t now = control.counts().in_progress;
+  CHECK(now > before);
+  const Version version("21304");
   const std::shared_ptr<Library> library = load(FAKE_NCCL);
   Communicators comms = connect(*library, 2);
   comms.clear();
   CHECK(control.counts().communicators == 0);
+  CHECK(control.counts().in_progress == now);
 }
 
 TEST_CASE("a library that lacks a needed entry point is unsuitable, by name") {

@@ -62,6 +62,32 @@ TEST_CASE("set, get, list, add, set-if-absent, over TCP and a unix name") {
   }
 }
 
+TEST_CASE(
+    "what a client leaves when it goes is set once, where nothing is, and wakes who waits; it can be taken back") {
+  auto store = server();
+  auto watcher = client(*store, 0);
+  for (const bool is_taken_back : {false, true}) {
+    const std::string key = is_taken_back ? "second" : "first";
+    auto goes = client(*store, 1), other = client(*store, 2);
+    CHECK(goes->will(key, "an older one", inSeconds(5)).isOk());
+    CHECK(goes->will(key, "it ended", inSeconds(5)).isOk());
+    CHECK(other->will(key, "so did the other", inSeconds(5)).isOk());
+    if (is_taken_back) CHECK(goes->will("", "", inSeconds(5)).isOk());
+    CHECK(!must(watcher->tryGet(key, inSeconds(5))).has_value());
+    if (!is_taken_back) {
+      goes.reset();
+      CHECK(must(watcher->get(key, inSeconds(5))) == "it ended");
+      other.reset();
+      CHECK(must(watcher->get(key, inSeconds(5))) == "it ended");
+    } else {
+      goes.reset();
+      other.reset();
+      CHECK(must(watcher->get(key, inSeconds(5))) == "so did the other");
+    }
+  }
+  CHECK(watcher->will("k", std::string(kStoreWillBytesMax, 'x'), inSeconds(5)).code() == "store_value");
+}
+
 TEST_CASE("get waits for the key; deadline and cancellation end the wait; the client stays usable") {
   auto store = server();
   auto a = client(*store, 0), b = client(*store, 1);

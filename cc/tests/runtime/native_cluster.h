@@ -119,7 +119,7 @@ struct Cluster {
 
   OpenOptions options(int32_t rank) {
     const auto place = static_cast<size_t>(rank);
-    return {libraries[place], all, rank, clients[place], timeout_ns, "job", ""};
+    return {libraries[place], all, rank, clients[place], timeout_ns, "job", "", circle_timeout_ns};
   }
   void open() {
     in_use.resize(all.size());
@@ -139,6 +139,7 @@ struct Cluster {
   }
 
   const int64_t timeout_ns;
+  int64_t circle_timeout_ns = 20 * kSecondNs;
   std::shared_ptr<Hall> hall = std::make_shared<Hall>();
   std::vector<int32_t> all;
   std::unique_ptr<control::StoreServer> store;

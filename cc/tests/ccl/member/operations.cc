@@ -5,40 +5,12 @@
 #include <cstring>
 #include <limits>
 
-#include "ccl/member/member.h"
+#include "ccl/member/memory.h"
 
 namespace jhetcc::ccl {
 namespace {
 
 using schedule::DataType, schedule::ReduceOp;
-
-constexpr size_t kGuardBytes = 64;
-constexpr uint8_t kGuard = 0xa5;
-
-/// Memory at an odd place, with guards before and after.
-class Block {
- public:
-  Block(size_t bytes, size_t shift) : bytes_(bytes), memory_(bytes + shift + 3 * kGuardBytes, kGuard) {
-    const size_t misfit = reinterpret_cast<uintptr_t>(memory_.data()) % kGuardBytes;
-    begin_ = 2 * kGuardBytes - misfit + shift;
-  }
-  uint8_t* data() { return memory_.data() + begin_; }
-  bool isWhole() const {
-    const auto is_guard = [](uint8_t byte) { return byte == kGuard; };
-    return std::all_of(memory_.begin(), memory_.begin() + static_cast<ptrdiff_t>(begin_), is_guard) &&
-           std::all_of(memory_.begin() + static_cast<ptrdiff_t>(begin_ + bytes_), memory_.end(), is_guard);
-  }
-  bool holds(const std::vector<uint8_t>& wanted) {
-    return wanted.size() == bytes_ && std::equal(wanted.begin(), wanted.end(), data()) && isWhole();
-  }
-  bool isUntouched() {
-    return std::all_of(memory_.begin(), memory_.end(), [](uint8_t byte) { return byte == kGuard; });
-  }
-
- private:
-  size_t bytes_, begin_ = 0;
-  std::vector<uint8_t> memory_;
-};
 
 template <typename T>
 void store(uint8_t* to, double value) {
@@ -92,10 +64,10 @@ void encode(DataType type, double value, uint8_t* to) {
       store<double>(to, value);
       break;
     case DataType::kComplex64:
-      store<float>(to, value), store<float>(to + half, -2 * value);
+      store<float>(to, value), store<float>(to + half, 0 - 2 * value);
       break;
     case DataType::kComplex128:
-      store<double>(to, value), store<double>(to + half, -2 * value);
+      store<double>(to, value), store<double>(to + half, 0 - 2 * value);
       break;
     default:
       require(false, "a type that does not reduce");
@@ -145,7 +117,8 @@ std::vector<uint8_t> encoded(DataType type, size_t begin, size_t end, Value valu
 
 class Checker {
  public:
-  Checker(Communicator& communicator, int32_t rank, int32_t size) : to_(communicator), rank_(rank), size_(size) {}
+  Checker(Communicator& communicator, Place& place, int32_t rank, int32_t size)
+      : to_(communicator), place_(place), rank_(rank), size_(size) {}
 
   /// reduce to every root, all_reduce out of place and in place, reduce_scatter.
   void reductions(DataType type, ReduceOp op, size_t count) {
@@ -154,68 +127,94 @@ class Checker {
     const size_t item = schedule::itemSize(type), shift = count % 2 ? item : 0;
     const auto mine = encoded(type, 0, count, [&](size_t i) { return contribution(type, rank_, i); });
     const auto wanted = encoded(type, 0, count, [&](size_t i) { return reduced(type, op, size_, i); });
-    Block source(mine.size(), shift);
-    std::copy(mine.begin(), mine.end(), source.data());
+    Block source(place_, mine.size(), shift);
+    source.put(mine);
     for (int32_t root = 0; root < size_; ++root) {
-      Block target(mine.size(), shift);
-      require(to_.reduce(source.data(), rank_ == root ? target.data() : nullptr, count, type, op, root, nullptr), what);
+      Block target(place_, mine.size(), shift);
+      void* const to = rank_ == root ? target.data() : nullptr;
+      require(to_.reduce(source.data(), to, count, type, op, root, stream()), what);
       require(rank_ == root ? target.holds(wanted) : target.isUntouched(), what + ": reduce");
     }
-    Block target(mine.size(), shift);
-    require(to_.allReduce(source.data(), target.data(), count, type, op, nullptr), what);
+    Block target(place_, mine.size(), shift);
+    require(to_.allReduce(source.data(), target.data(), count, type, op, stream()), what);
     require(target.holds(wanted), what + ": all_reduce");
     require(source.holds(mine), what + ": the source is as it was");
-    require(to_.allReduce(source.data(), source.data(), count, type, op, nullptr), what);
+    require(to_.allReduce(source.data(), source.data(), count, type, op, stream()), what);
     require(source.holds(wanted), what + ": all_reduce in place");
     const size_t ranks = static_cast<size_t>(size_), me = static_cast<size_t>(rank_);
     const auto all = encoded(type, 0, ranks * count, [&](size_t i) { return contribution(type, rank_, i); });
     const auto part =
         encoded(type, me * count, (me + 1) * count, [&](size_t i) { return reduced(type, op, size_, i); });
-    Block whole(all.size(), shift), piece(part.size(), shift);
-    std::copy(all.begin(), all.end(), whole.data());
-    require(to_.reduceScatter(whole.data(), piece.data(), count, type, op, nullptr), what);
+    Block whole(place_, all.size(), shift), piece(place_, part.size(), shift);
+    whole.put(all);
+    require(to_.reduceScatter(whole.data(), piece.data(), count, type, op, stream()), what);
     require(piece.holds(part) && whole.holds(all), what + ": reduce_scatter");
   }
 
   void moves(size_t bytes) {
     const std::string what = std::to_string(bytes) + " bytes";
+    broadcasts(bytes, what);
     const size_t ranks = static_cast<size_t>(size_), shift = bytes % 2;
-    for (int32_t root = 0; root < size_; ++root) {
-      const auto wanted = pattern(root, root, bytes);
-      Block block(bytes, shift), untouched(bytes, shift);
-      if (rank_ == root) std::copy(wanted.begin(), wanted.end(), block.data());
-      void* const target = rank_ != root ? block.data() : root % 2 ? untouched.data() : block.data();
-      require(to_.broadcast(rank_ == root ? block.data() : nullptr, target, bytes, root, nullptr), what);
-      require(block.holds(wanted) && untouched.isUntouched(), what + ": broadcast");
-    }
-    Block mine(bytes, shift), all(ranks * bytes, shift), columns(ranks * bytes, shift), rows(ranks * bytes, shift);
+    Block mine(place_, bytes, shift), all(place_, ranks * bytes, shift);
+    Block columns(place_, ranks * bytes, shift), rows(place_, ranks * bytes, shift);
     std::vector<uint8_t> gathered, turned;
     for (int32_t other = 0; other < size_; ++other) {
       append(gathered, pattern(other, other, bytes));
       append(turned, pattern(other, rank_, bytes));
-      const auto to_other = pattern(rank_, other, bytes);
-      std::copy(to_other.begin(), to_other.end(), columns.data() + static_cast<size_t>(other) * bytes);
+      columns.put(pattern(rank_, other, bytes), static_cast<size_t>(other) * bytes);
     }
-    const auto own = pattern(rank_, rank_, bytes);
-    std::copy(own.begin(), own.end(), mine.data());
-    require(to_.allGather(mine.data(), all.data(), bytes, nullptr), what);
+    mine.put(pattern(rank_, rank_, bytes));
+    require(to_.allGather(mine.data(), all.data(), bytes, stream()), what);
     require(all.holds(gathered), what + ": all_gather");
-    require(to_.allToAll(columns.data(), rows.data(), bytes, nullptr), what);
+    require(to_.allToAll(columns.data(), rows.data(), bytes, stream()), what);
     require(rows.holds(turned), what + ": all_to_all");
     // Everybody with everybody at once, itself too, in an order of its own.
-    Block got(ranks * bytes, shift);
+    Block got(place_, ranks * bytes, shift);
     std::vector<Communicator::Transfer> transfers;
     for (int32_t step = 0; step < size_; ++step) {
       const int32_t to = (rank_ + step) % size_, from = (rank_ + 2 * size_ - step) % size_;
-      transfers.push_back({to, columns.data() + static_cast<size_t>(to) * bytes, nullptr, bytes});
-      transfers.push_back({from, nullptr, got.data() + static_cast<size_t>(from) * bytes, bytes});
+      transfers.push_back({to, columns.at(static_cast<size_t>(to) * bytes), nullptr, bytes});
+      transfers.push_back({from, nullptr, got.at(static_cast<size_t>(from) * bytes), bytes});
     }
     if (rank_ % 2) std::reverse(transfers.begin(), transfers.end());
-    require(to_.exchange(transfers, nullptr), what);
+    require(to_.exchange(transfers, stream()), what);
     require(got.holds(turned), what + ": exchange");
   }
 
+  /// Several messages to one peer, to oneself and of nothing go in one exchange; so does none.
+  void severalMessages() {
+    const int32_t next = (rank_ + 1) % size_, before = (rank_ + size_ - 1) % size_;
+    Block out(place_, 1107), in(place_, 1107);
+    out.put(pattern(rank_, next, 1107));
+    std::vector<Communicator::Transfer> transfers;
+    if (size_ > 1) {
+      transfers = {{before, nullptr, in.at(0), 100},   {next, out.at(0), nullptr, 100},
+                   {next, out.at(100), nullptr, 1000}, {before, nullptr, in.at(100), 1000},
+                   {next, out.at(0), nullptr, 0},      {before, nullptr, in.at(0), 0}};
+    }
+    transfers.push_back({rank_, out.at(1100), nullptr, 7});
+    transfers.push_back({rank_, nullptr, in.at(1100), 7});
+    require(to_.exchange(transfers, stream()), "several messages");
+    require(to_.exchange({}, stream()), "no message");
+    std::vector<uint8_t> wanted = in.seen();
+    const auto from_before = pattern(before, rank_, 1107), own = pattern(rank_, next, 1107);
+    if (size_ > 1) std::copy_n(from_before.begin(), 1100, wanted.begin());
+    std::copy_n(own.begin() + 1100, 7, wanted.begin() + 1100);
+    require(in.holds(wanted), "several messages to one peer");
+  }
+
  private:
+  /// From every root; its target is the source, or left as it was.
+  void broadcasts(size_t bytes, const std::string& what) {
+    for (int32_t root = 0; root < size_; ++root) {
+      const auto wanted = pattern(root, root, bytes);
+      Block block(place_, bytes, bytes % 2), untouched(place_, bytes, bytes % 2);
+      if (rank_ == root) block.put(wanted);
+      void* const target = rank_ != root ? block.data() : root % 2 ? untouched.data() : block.data();
+      require(to_.broadcast(rank_ == root ? block.data() : nullptr, target, bytes, root, stream()), what);
+      require(block.holds(wanted) && untouched.isUntouched(), what + ": broadcast");
+    }
+  }
   static std::vector<uint8_t> pattern(int32_t from, int32_t to, size_t bytes) {
     std::vector<uint8_t> made(bytes);
     for (size_t i = 0; i < bytes; ++i)
@@ -225,25 +224,36 @@ class Checker {
   static void append(std::vector<uint8_t>& to, const std::vector<uint8_t>& more) {
     to.insert(to.end(), more.begin(), more.end());
   }
+  Stream stream() { return place_.stream(); }
 
   Communicator& to_;
+  Place& place_;
   const int32_t rank_, size_;
 };
 
 /// What a library claims of floats it does by our rules: NaN wins, -0 is below +0, denormals stay.
-void checkNan(Communicator& communicator, const Capabilities& capabilities, int32_t rank) {
+void checkSpecialValues(Communicator& communicator, Place& place, const Capabilities& capabilities, int32_t rank,
+                        int32_t size) {
   constexpr size_t kCount = 1003;
   const float nan = std::numeric_limits<float>::quiet_NaN(), tiny = std::numeric_limits<float>::denorm_min();
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
     if (!capabilities.reduces(op, DataType::kFloat32)) continue;
-    for (int32_t special = 0; special < 2; ++special) {
-      std::vector<float> source(kCount, 0.0f), target(kCount);
-      for (size_t i = 0; rank == special && i < kCount; ++i) source[i] = i % 3 == 0 ? nan : i % 3 == 1 ? -0.0f : tiny;
-      require(communicator.allReduce(source.data(), target.data(), kCount, DataType::kFloat32, op, nullptr), "NaN");
+    for (int32_t special = 0; special < std::min(size, 2); ++special) {
+      std::vector<float> values(kCount, 0.0f);
+      for (size_t i = 0; rank == special && i < kCount; ++i) values[i] = i % 3 == 0 ? nan : i % 3 == 1 ? -0.0f : tiny;
+      const bool is_alone = size == 1;
+      std::vector<uint8_t> bytes(kCount * sizeof(float));
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      Block source(place, bytes.size()), target(place, bytes.size());
+      source.put(bytes);
+      require(communicator.allReduce(source.data(), target.data(), kCount, DataType::kFloat32, op, place.stream()),
+              "NaN");
+      std::memcpy(values.data(), target.seen().data(), bytes.size());
       for (size_t i = 0; i < kCount; ++i) {
-        const bool good = i % 3 == 0   ? std::isnan(target[i])
-                          : i % 3 == 1 ? target[i] == 0 && std::signbit(target[i]) == (op == ReduceOp::kMin)
-                                       : target[i] == (op == ReduceOp::kMin ? 0 : tiny);
+        const float value = values[i];
+        const bool good = i % 3 == 0   ? std::isnan(value)
+                          : i % 3 == 1 ? value == 0 && std::signbit(value) == (is_alone || op == ReduceOp::kMin)
+                                       : value == (op == ReduceOp::kMin && !is_alone ? 0 : tiny);
         require(good, "op " + std::to_string(static_cast<int>(op)) + " of special values at " + std::to_string(i));
       }
     }
@@ -252,14 +262,15 @@ void checkNan(Communicator& communicator, const Capabilities& capabilities, int3
 
 }  // namespace
 
-void checkEverything(Communicator& communicator, const Capabilities& capabilities, int32_t rank, int32_t size) {
-  Checker checker(communicator, rank, size);
+void checkEverything(Communicator& communicator, Place& place, const Capabilities& capabilities, int32_t rank,
+                     int32_t size) {
+  Checker checker(communicator, place, rank, size);
   int done = 0;
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax, ReduceOp::kMin}) {
     for (int number = static_cast<int>(DataType::kBool); number <= static_cast<int>(DataType::kComplex128); ++number) {
       const DataType type = static_cast<DataType>(number);
       if (!capabilities.reduces(op, type)) {
-        const Status refused = communicator.allReduce(&done, &done, 1, type, op, nullptr);
+        const Status refused = communicator.allReduce(&done, &done, 1, type, op, place.stream());
         require(refused.kind() == Kind::kUnavailable, "what is refused is refused: " + refused.message());
         continue;
       }
@@ -272,12 +283,13 @@ void checkEverything(Communicator& communicator, const Capabilities& capabilitie
   }
   require(done > 20, "only " + std::to_string(done) + " reductions");
   require(!capabilities.reduces(ReduceOp::kMean, DataType::kFloat32), "a mean is never asked for");
-  checkNan(communicator, capabilities, rank);
+  checkSpecialValues(communicator, place, capabilities, rank, size);
   for (const size_t bytes : {0, 1, 7, 1000, (1 << 20) + 1}) checker.moves(bytes);
+  checker.severalMessages();
 }
 
-void checkBriefly(Communicator& communicator, int32_t rank, int32_t size) {
-  Checker checker(communicator, rank, size);
+void checkBriefly(Communicator& communicator, Place& place, int32_t rank, int32_t size) {
+  Checker checker(communicator, place, rank, size);
   checker.reductions(DataType::kFloat32, ReduceOp::kSum, 1000);
   checker.reductions(DataType::kInt32, ReduceOp::kMax, 7);
   checker.moves(4097);
