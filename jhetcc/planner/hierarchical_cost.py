@@ -37,8 +37,11 @@ def nic_bandwidths(layout: Layout) -> list[list[float]]:
     """Bytes a second of each NIC of each cluster; of a cluster that names none, one number: its hosts' links together."""
     result = []
     for shape in layout.clusters or ():
-        many = len({layout.hosts[rank] for rank in shape.ranks}) if layout.spans_hosts else shape.size
-        result.append([nic.bandwidth for nic in shape.nics] or [many / cross_link(layout).beta])
+        hosts = {layout.hosts[rank] for rank in shape.ranks}
+        total = (
+            shape.size / layout.shm.beta if not layout.spans_hosts else sum(1 / layout.beta_of(host) for host in hosts)
+        )
+        result.append([nic.bandwidth for nic in shape.nics] or [total])
     return result
 
 
@@ -82,7 +85,7 @@ def _local_seconds(
     link = profile.tcp if between else profile.shm
     hops = max(local.single.values(), default=0) / chunks * link.beta
     work = OVERHEAD * link.alpha
-    latency = layout.wait(message, between) - work
+    latency = layout.wait(between, message) - work
     if not local.nbytes:
         return latency, work + hops
     each = local.nbytes / chunks
@@ -150,7 +153,7 @@ def _fill_cluster(
         for phase, node in ((0, _SEND), (1, _GIVE)):
             busy = max(out[phase], into[phase])
             cost[at + node] = max(cost[at + node], busy)
-            latency[at + node] = layout.wait(message, layout.spans_hosts) - work if cost[at + node] else 0.0
+            latency[at + node] = layout.wait(layout.spans_hosts, message) - work if cost[at + node] else 0.0
         for node, way in ((_OUT, out), (_INTO, into)):
             cost[at + node] = max(cost[at + node], sum(way))
     # One thing does both stages inside: a library, or the ranks' cores. These also add between clusters; and within one

@@ -30,7 +30,7 @@ uint64_t inlineBytes(const FrameHeader& header) {
 }
 
 bool isKnown(FrameType type) {
-  return (type >= FrameType::kData && type <= FrameType::kGoodbye) || (type >= kFetchRequest && type <= kFetchDone);
+  return (type >= FrameType::kData && type <= FrameType::kGoodbye) || (type >= kFetchRequest && type <= kTaken);
 }
 
 }  // namespace
@@ -62,6 +62,12 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
     return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
                   "tcp " + description + ": setsockopt(TCP_NODELAY): " + strerror(errno));
   }
+  const int unsent = static_cast<int>(options.unsent_bytes);
+  if (unsent > 0 && setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent) != 0 &&
+      errno != EOPNOTSUPP) {
+    return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
+                  "tcp " + description + ": setsockopt(TCP_NOTSENT_LOWAT): " + strerror(errno));
+  }
   return std::unique_ptr<Endpoint>(std::make_unique<TcpEndpoint>(std::move(socket), options, "tcp " + description));
 }
 
@@ -76,18 +82,56 @@ Status TcpEndpoint::lost(const std::string& what) const {
 
 Result<bool> TcpEndpoint::fetch(const FrameHeader& offer, void* destination, uint64_t token) {
   if (!broken_.isOk()) return broken_;
-  const uint64_t id = next_fetch_++;
-  fetches_.push_back({id, token, static_cast<uint8_t*>(destination), offer.length, 0});
-  queueInternal(kFetchRequest, offer.cookie, id);
+  for (Fetch& push : fetches_) {
+    if (push.place == Fetch::Place::kMissing && push.cookie == offer.cookie && push.length == offer.length) {
+      return takeEarly(push, destination, token);
+    }
+  }
+  Fetch fetch{next_fetch_++};
+  fetch.token = token;
+  fetch.destination = static_cast<uint8_t*>(destination);
+  fetch.length = offer.length;
+  queueInternal(kFetchRequest, offer.cookie, fetch.id);
+  fetches_.push_back(std::move(fetch));
   return false;
 }
 
+/// Gives a push its place. True: all of it is there.
+bool TcpEndpoint::takeEarly(Fetch& push, void* destination, uint64_t token) {
+  push.place = Fetch::Place::kGiven;
+  push.token = token;
+  push.destination = static_cast<uint8_t*>(destination);
+  uint64_t there = push.received;
+  if (incoming_.fetch == push.id && incoming_.left > 0) {  // the current frame counts as received from its beginning
+    there -= incoming_.left;
+    incoming_.place = push.destination + there;
+  }
+  if (there > 0) std::memcpy(push.destination, push.early.get(), there);
+  push.early.reset();
+  if (!push.is_whole) return false;
+  queueInternal(kTaken, push.id, 0);
+  fetches_.erase(fetches_.begin() + (&push - fetches_.data()));
+  return true;
+}
+
+TcpEndpoint::Fetch* TcpEndpoint::findFetch(uint64_t id) {
+  for (Fetch& fetch : fetches_) {
+    if (fetch.id == id) return &fetch;
+  }
+  return nullptr;
+}
+
 void TcpEndpoint::cancel(uint64_t token) {
-  const auto found =
-      std::find_if(fetches_.begin(), fetches_.end(), [token](const Fetch& fetch) { return fetch.token == token; });
+  const auto found = std::find_if(fetches_.begin(), fetches_.end(), [token](const Fetch& fetch) {
+    return fetch.token == token && fetch.place == Fetch::Place::kGiven;
+  });
   if (found == fetches_.end()) return;
   if (incoming_.fetch == found->id) incoming_.place = nullptr;  // what still comes is read and dropped
-  fetches_.erase(found);
+  if (found->id & kPushBit) {
+    found->place = Fetch::Place::kRefused;  // its sender waits to hear that it is over
+  } else {
+    fetches_.erase(found);
+  }
 }
 
 Status TcpEndpoint::poll(EventSink& sink) {
@@ -178,33 +222,65 @@ void TcpEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Even
   } else if (header.type == kFetchDone || header.type == kFetchRefused) {
     endFetch(header.cookie, header.type == kFetchRefused, sink);
   } else if (header.type == kFetchRequest) {
-    if (requests_.size() >= kOfferSlots) return fail("more fetch requests than offers");
+    if (requests_.size() >= 2 * kOfferSlots) return fail("more fetch requests than offers");
+    if (header.address & kPushBit) return fail("a fetch with the number of a push");
     requests_.push_back({header.cookie, header.address, 0});
+  } else if (header.type == kPush) {
+    beginPush(header);
+  } else if (header.type == kTaken) {
+    onTaken(header.cookie);
   } else {
     if (header.type == FrameType::kGoodbye) said_goodbye_ = true;
     sink.onFrame(header, payload);
   }
 }
 
+void TcpEndpoint::beginPush(const FrameHeader& header) {
+  uint64_t bytes = 0, count = 0;
+  for (const Fetch& fetch : fetches_) {
+    if (!(fetch.id & kPushBit)) continue;
+    bytes += fetch.length;
+    ++count;
+  }
+  if (!(header.address & kPushBit) || findFetch(header.address) != nullptr || count >= kOfferSlots ||
+      header.length == 0 || header.length > kPushBytes - bytes) {
+    return fail("a push of " + std::to_string(header.length) + " bytes that cannot be");
+  }
+  Fetch push{header.address};
+  push.length = header.length;
+  push.cookie = header.cookie;
+  push.place = Fetch::Place::kMissing;
+  fetches_.push_back(std::move(push));
+}
+
 void TcpEndpoint::beginIncoming(const FrameHeader& header) {
   incoming_ = {header.cookie, nullptr, header.length};
-  const auto found =
-      std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetch& fetch) { return fetch.id == header.cookie; });
-  if (found == fetches_.end()) return;  // cancelled
+  Fetch* found = findFetch(header.cookie);
+  if (found == nullptr) return;  // cancelled
   if (header.address != found->received || header.length > found->length - found->received) {
     return fail("piece of a payload out of place");
   }
-  incoming_.place = found->destination + found->received;
+  uint8_t* place = found->destination;
+  if (found->place == Fetch::Place::kMissing) {
+    if (!found->early) found->early.reset(new uint8_t[found->length]);
+    place = found->early.get();
+  }
+  if (found->place != Fetch::Place::kRefused) incoming_.place = place + found->received;
   found->received += header.length;
 }
 
 void TcpEndpoint::endFetch(uint64_t id, bool is_refused, EventSink& sink) {
-  const auto found =
-      std::find_if(fetches_.begin(), fetches_.end(), [id](const Fetch& fetch) { return fetch.id == id; });
-  if (found == fetches_.end()) return;  // cancelled
-  const Fetch fetch = *found;
-  if (!is_refused && fetch.received != fetch.length) return fail("payload shorter than its offer");
-  fetches_.erase(found);
+  Fetch* found = findFetch(id);
+  if (found == nullptr) return;  // cancelled
+  if (!is_refused && found->received != found->length) return fail("payload shorter than its offer");
+  if (!is_refused && found->place == Fetch::Place::kMissing) {
+    found->is_whole = true;
+    return;
+  }
+  const Fetch fetch = std::move(*found);
+  fetches_.erase(fetches_.begin() + (found - fetches_.data()));
+  if (!is_refused && (id & kPushBit)) queueInternal(kTaken, id, 0);
+  if (fetch.place != Fetch::Place::kGiven) return;
   Status status;
   if (is_refused) {
     status = Status(Kind::kAborted, Scope::kCall, "offer_revoked",
