@@ -54,6 +54,16 @@ def test_two_single_ranks_cost_what_their_link_and_sum_cost():
     assert predicted(near, 1 << 20) == pytest.approx(chunked + 31 * 2 * half / 32 * PROFILE.reduce)
 
 
+def test_links_inside_a_cluster_do_both_stages_at_once_where_their_directions_differ():
+    """Two hosts a cluster: with one border the contributions come to it while results leave it; with two, both go both ways."""
+    free = dataclasses.replace(PROFILE, tcp=Link(0, 1e-9), copy=0, reduce=0)
+    for borders, stages in ((1, 1), (2, 2)):
+        nics = tuple(tuple(Nic(100e9, (rank,)) for rank in ranks[:borders]) for ranks in ((0, 1), (2, 3)))
+        layout = dataclasses.replace(two((2, 2), (), free, nics), hosts=(0, 1, 2, 3))
+        at_most = BIG.nbytes / borders * 1e-9 * stages
+        assert predicted(layout, 64 << 10) == pytest.approx(at_most, rel=0.02), borders
+
+
 def test_the_first_chunk_takes_the_longest_path_of_the_real_schedule():
     layout = two((1, 1), profile=PROFILE)
     schedules = plan(BIG, layout, algorithm="hierarchical_sequential").expand_all()
