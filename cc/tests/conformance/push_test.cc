@@ -25,6 +25,9 @@ class Wire {
     REQUIRE(write(socket_.get(), &header, sizeof header) == sizeof header);
   }
   void put(const FrameHeader& header) { REQUIRE(write(socket_.get(), &header, sizeof header) == sizeof header); }
+  void put(const std::vector<uint8_t>& payload) {
+    REQUIRE(write(socket_.get(), payload.data(), payload.size()) == static_cast<ssize_t>(payload.size()));
+  }
   /// What has come since the last call; payloads of data frames are counted and dropped.
   std::vector<FrameHeader> read() {
     uint8_t bytes[16 * 1024];
@@ -163,6 +166,27 @@ TEST_CASE("tcp: what was pushed early goes to its place, whenever that is given"
     CHECK((polls < 40 || at_once == 3));
     REQUIRE(pair.until([&] { return at_once + pair.from_a.fetched.size() == 3 && pair.from_b.released.size() == 3; }));
     for (uint64_t i = 0; i < 3; ++i) CHECK(destinations[i].holds(sources[i]));
+  }
+}
+
+TEST_CASE("tcp: a poll ends once before a payload without a place, so that it need not be copied") {
+  for (const bool is_prompt : {true, false}) {
+    CAPTURE(is_prompt);
+    Played played;
+    const std::vector<uint8_t> source = pattern(50'000, 1);
+    Guarded destination(source.size());
+    played.wire.put(tcp::kPush, 4, tcp::kPushBit | 1, source.size());
+    played.wire.put(offerHeader(nullptr, source.size(), 4));
+    played.wire.put(tcp::kFetchData, tcp::kPushBit | 1, 0, source.size());
+    played.wire.put(source);
+    played.wire.put(tcp::kFetchDone, tcp::kPushBit | 1, 0);
+    while (played.events.frames.empty()) REQUIRE(played.endpoint->poll(played.events).isOk());
+    for (int polls = 0; polls < 1000 && !is_prompt; ++polls) REQUIRE(played.endpoint->poll(played.events).isOk());
+    const FrameHeader offer = played.events.frames[0].header;
+    CHECK(played.endpoint->fetch(offer, destination.data(), 7).value() != is_prompt);
+    REQUIRE(played.until([&] { return played.count(tcp::kTaken) == 1; }));
+    CHECK(destination.holds(source));
+    CHECK(played.events.fetched.size() == (is_prompt ? 1 : 0));
   }
 }
 

@@ -107,7 +107,7 @@ class TcpEndpoint final : public Endpoint {
 
   // receive.cc
   void receive(EventSink& sink);
-  void parse(EventSink& sink, uint64_t* frames, uint64_t* bytes);
+  bool parse(EventSink& sink, uint64_t* frames, uint64_t* bytes);
   uint64_t takeIncoming(const uint8_t* data, uint64_t bytes);
   void handle(const FrameHeader& header, const uint8_t* payload, EventSink& sink);
   void beginPush(const FrameHeader& header);
@@ -144,6 +144,7 @@ class TcpEndpoint final : public Endpoint {
   std::vector<Fetch> fetches_;
   Incoming incoming_;
   uint64_t next_fetch_ = 1;
+  uint64_t waited_for_ = 0;    ///< the push whose place a poll was ended for
   bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;
   Status end_;  ///< end of the stream; what is buffered comes first

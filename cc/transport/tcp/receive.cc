@@ -21,7 +21,8 @@ constexpr uint64_t kFramesPerPoll = 64;
 constexpr uint64_t kBytesPerPoll = 1024 * 1024;
 constexpr uint32_t kBufferBytesMin = 64 * 1024;
 /// While payloads are on their way, no more is read behind a data frame: the next one's bytes would be copied twice.
-constexpr uint64_t kReadAheadBytes = 2 * sizeof(FrameHeader);
+constexpr uint64_t kReadAheadBytes =
+    5 * sizeof(FrameHeader);  // one is done, a push, its offer, perhaps one taken, data
 
 uint64_t inlineBytes(const FrameHeader& header) {
   const FrameType type = header.type;
@@ -173,14 +174,15 @@ void TcpEndpoint::receive(EventSink& sink) {
   uint64_t bytes = 0;
   bool is_drained = false;
   for (;;) {
-    parse(sink, &frames, &bytes);
+    if (!parse(sink, &frames, &bytes)) return;
     const bool used_up = frames >= kFramesPerPoll || bytes >= kBytesPerPoll;
     if (!broken_.isOk() || used_up || is_drained || !end_.isOk()) return;
     if (!readSome(&is_drained, &bytes)) return;
   }
 }
 
-void TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
+/// False: what comes next had better wait for the next poll.
+bool TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
   while (broken_.isOk() && *frames < kFramesPerPoll) {
     if (incoming_.left > 0) {
       in_begin_ += takeIncoming(in_.data() + in_begin_, buffered());
@@ -196,6 +198,13 @@ void TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
       break;
     }
     if (buffered() - sizeof header < payload_bytes) break;
+    if (header.type == kFetchData && waited_for_ != header.cookie) {
+      const Fetch* fetch = findFetch(header.cookie);
+      if (fetch != nullptr && fetch->place == Fetch::Place::kMissing) {
+        waited_for_ = header.cookie;  // once: what was reported may lead to its place, which saves a copy
+        return false;
+      }
+    }
     const uint8_t* payload = in_.data() + in_begin_ + sizeof header;
     in_begin_ += sizeof header + payload_bytes;
     ++*frames;
@@ -203,6 +212,7 @@ void TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
     handle(header, payload, sink);
   }
   if (in_begin_ == in_end_) in_begin_ = in_end_ = 0;
+  return true;
 }
 
 /// Bytes of the current data frame that lie in the receive buffer go to their place.
