@@ -314,8 +314,8 @@ bool TcpEndpoint::readSome(bool* is_drained, uint64_t* bytes) {
   if (direct > 0) {
     pieces[count++] = {incoming_.place, direct};
     room = kReadAheadBytes;
-  } else if (!fetches_.empty() && incoming_.left == 0) {
-    room = std::min<uint64_t>(room, kInlineBytesMax);
+  } else if (incoming_.left == 0) {
+    room = std::min<uint64_t>(room, kInlineBytesMax);  // what follows may be a payload, better read into its place
   }
   pieces[count++] = {in_.data() + in_end_, room};
   wanted = direct + room;
