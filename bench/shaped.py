@@ -84,22 +84,25 @@ def network_of(text):
 
 
 def balanced_network(inside, between):
-    """Two clusters of two hosts of one rank; each host has a link of its own to its neighbour and to each of the others."""
-    rate = {True: inside, False: between}
-    pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
-    links = [Link(a, b, rate[a // 2 == b // 2], rate[a // 2 == b // 2]) for a, b in pairs]
-    return links, [0, 1, 2, 3], ["left", "left", "right", "right"]
+    """Two clusters of two hosts of one rank in a row: only the two hosts in the middle have a link to the other cluster.
+
+    So the stage before goes towards the middle, the one after away from it, and all three have ways of their own.
+    """
+    rates = (inside, between, inside)
+    links = [Link(host, host + 1, rate, rate) for host, rate in enumerate(rates)]
+    return links, [0, 1, 2, 3], ["left", "left", "right", "right"], {1: between, 2: between}
 
 
 class Job:
     """One process a rank in the namespaces of a network, all told the same at once; ends with the bench.
 
     Args:
-      found: what network_of() returned.
+      found: what network_of() returned, or besides what the cards of some ranks can do, Mbit/s: then only these are borders.
     """
 
     def __init__(self, found):
-        links, self._places, self._labels = found
+        links, self._places, self._labels, *cards = found
+        self._cards = cards[0] if cards else {}
         self._processes = []
         self._folder = tempfile.TemporaryDirectory(prefix="jhetcc-shaped-")
         self._log = open(os.path.join(self._folder.name, "output"), "w+b")  # noqa: SIM115
@@ -114,12 +117,13 @@ class Job:
     def _start(self):
         common = {name: value for name, value in os.environ.items() if not name.startswith("JHETCC_")} | {
             "JHETCC_SECRET": secrets.token_hex(32), "JHETCC_PROFILE": "auto", "OMP_NUM_THREADS": "1",
-            "JHETCC_CACHE_DIR": self._folder.name,
-        }  # fmt: skip
+            "JHETCC_CACHE_DIR": self._folder.name, "JHETCC_SPIN_US": "2",
+        }  # fmt: skip  # hosts share the processors of this machine: who spins keeps a peer from running
         size, address = len(self._places), f"{self._network.address(0)}:{_PORT}"
         for rank, (place, label) in enumerate(zip(self._places, self._labels, strict=True)):
             tied = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
             command = [*self._network.prefix(place), *tied, sys.executable, _MEMBER, address, str(rank), str(size)]
+            command.append(json.dumps(self._cards))
             self._processes.append(
                 subprocess.Popen(
                     command, env=common | {"JHETCC_CLUSTER": label}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

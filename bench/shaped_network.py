@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 _HOLD = "import sys; print('ready', flush=True); sys.stdin.read()"
 _MTU = 9000
-_HUB_BYTES = 8 << 20  # what the hub may hold for a link: senders that meet there wait rather than lose
+_QUEUE_S = 0.02  # of bytes that may wait for a link; where senders meet they lose packets, as at a switch
+_QUEUE_LEAST = 512 << 10
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class Link:
 
 
 class Network:
-    """Namespaces with one address each; pairs that no link joins reach each other by the hub.
+    """Namespaces with one address each; pairs that no link joins reach each other by those between, the shortest way.
 
     Args:
-      count: of namespaces, without the hub.
-      links: at most one a pair.
+      count: of namespaces, without a hub.
+      links: at most one a pair; all are joined.
 
     Raises:
       OSError: not root, no such tools, or the kernel refuses.
@@ -45,9 +46,11 @@ class Network:
         try:
             for _ in range(count + any(count in (link.a, link.b) for link in links)):
                 self._holders.append(self._hold())
+            for number in range(len(self._holders)):
+                self._prepare(number)
             for link in links:
                 self._join(link)
-            for number in range(len(self._holders)):
+            for number in range(count):
                 self._route(number, links)
         except OSError:
             self.close()
@@ -88,23 +91,27 @@ class Network:
         self._do(link.a, f"ip link add {to_b} type veth peer name {to_a} netns {self._holders[link.b].pid}")
         for number, name, mbit in ((link.a, to_b, link.there), (link.b, to_a, link.back)):
             burst = max(_MTU + 1000, mbit * 125 // 10)  # 0.1 ms: idle links save up no more than that
+            limit = max(_QUEUE_LEAST, int(mbit * 125_000 * _QUEUE_S))
             self._do(number, f"ip link set {name} mtu {_MTU} up")
             self._do(number, f"ip address add {self.address(number)}/32 dev {name}")
-            self._do(number, f"tc qdisc add dev {name} root tbf rate {mbit}mbit burst {burst}b limit {_HUB_BYTES}")
+            self._do(number, f"tc qdisc add dev {name} root tbf rate {mbit}mbit burst {burst}b limit {limit}")
+            peer = self.address(link.a + link.b - number)
+            self._do(number, f"ip route add {peer} dev {name} src {self.address(number)}")
 
-    def _route(self, number, links):
-        self._do(number, "ip link set lo up")
-        near = [link.b if link.a == number else link.a for link in links if number in (link.a, link.b)]
-        own = self.address(number)
-        for peer in near:
-            self._do(number, f"ip route add {self.address(peer)} dev to{peer} src {own}")
-        if number == self.count:
-            self._do(number, "echo 1 > /proc/sys/net/ipv4/ip_forward")
-            return
-        for peer in range(self.count):
-            if peer != number and peer not in near:
-                hub = self.count
-                self._do(number, f"ip route add {self.address(peer)} via {self.address(hub)} dev to{hub} src {own}")
+    def _prepare(self, number):
+        self._do(number, "ip link set lo up && echo 1 > /proc/sys/net/ipv4/ip_forward")
+
+    def _route(self, target, links):
+        """The way to one namespace, on all others that no link joins with it: breadth first, from where it is."""
+        after, place, reached = [target], self.address(target), {target}
+        for number in after:
+            for link in links:
+                if number in (link.a, link.b) and (one := link.a + link.b - number) not in reached:
+                    if number != target:
+                        hop = f"via {self.address(number)} dev to{number} src {self.address(one)}"
+                        self._do(one, f"ip route add {place} {hop}")
+                    reached.add(one)
+                    after.append(one)
 
     def close(self):
         for holder in self._holders:

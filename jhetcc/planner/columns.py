@@ -24,7 +24,8 @@ def of_one(operation: Operation, layout: Layout) -> tuple[Operation, Layout]:
     columns = operation.columns
     assert columns is not None
     shared = Link(layout.tcp.alpha, layout.tcp.beta * columns)
-    profile = dataclasses.replace(layout.profile, tcp=shared)
+    hosts = tuple(beta * columns for beta in layout.profile.hosts)
+    profile = dataclasses.replace(layout.profile, tcp=shared, hosts=hosts)
     return dataclasses.replace(operation, columns=None), Layout(layout.hosts[::columns], profile)
 
 

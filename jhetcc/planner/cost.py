@@ -27,11 +27,12 @@ def all_pairs_seconds(layout: Layout, nbytes: float) -> float:
     if layout.size == 1:
         return 0.0
     worst = 0.0
-    for count in Counter(layout.hosts).values():
+    for host, count in Counter(layout.hosts).items():
         near, far = count - 1, layout.size - count
         own_work = OVERHEAD * (near * layout.shm.alpha + far * layout.tcp.alpha)
-        worst = max(worst, own_work + near * nbytes * layout.shm.beta + count * far * nbytes * layout.tcp.beta)
-    return layout.wait(nbytes, layout.spans_hosts) + worst
+        bytes_far = count * far * nbytes
+        worst = max(worst, own_work + near * nbytes * layout.shm.beta + bytes_far * layout.beta_of(host))
+    return layout.wait(layout.spans_hosts) + worst
 
 
 def neighbour_seconds(layout: Layout, nbytes: float) -> float:
@@ -39,20 +40,24 @@ def neighbour_seconds(layout: Layout, nbytes: float) -> float:
     if layout.size == 1:
         return 0.0
     pairs = list(zip(layout.hosts, (*layout.hosts[1:], layout.hosts[0]), strict=True))
-    crossing = Counter(a for a, b in pairs if a != b)
-    far = max(crossing.values(), default=0)
+    out, into = Counter(a for a, b in pairs if a != b), Counter(b for a, b in pairs if a != b)
+    far = max((count * layout.beta_of(host) for way in (out, into) for host, count in way.items()), default=0.0)
     own_work = OVERHEAD * layout.slowest.alpha
-    wait = layout.wait(nbytes, layout.spans_hosts)
-    return wait + own_work + max(nbytes * layout.shm.beta, far * nbytes * layout.tcp.beta)
+    wait = layout.wait(layout.spans_hosts)
+    return wait + own_work + nbytes * max(layout.shm.beta, far)
 
 
 def fan_seconds(layout: Layout, root: int, nbytes: float) -> float:
     """One rank sends ``nbytes`` to each other one, or receives from each."""
-    links = [layout.link(root, rank) for rank in range(layout.size) if rank != root]
-    if not links:
+    if layout.size == 1:
         return 0.0
-    wait = max(layout.wait(nbytes, between) for between in {host != layout.hosts[root] for host in layout.hosts})
-    return wait + sum(OVERHEAD * link.alpha + nbytes * link.beta for link in links)
+    near, far = layout.hosts.count(layout.hosts[root]) - 1, Counter(layout.hosts)
+    del far[layout.hosts[root]]
+    work = OVERHEAD * (near * layout.shm.alpha + far.total() * layout.tcp.alpha)
+    bytes_far = max(
+        (count * layout.beta_of(host) for host, count in [(layout.hosts[root], far.total()), *far.items()]), default=0.0
+    )
+    return layout.wait(layout.spans_hosts) + work + nbytes * (near * layout.shm.beta + bytes_far)
 
 
 def agreement_seconds(layout: Layout) -> float:

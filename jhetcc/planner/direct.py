@@ -227,7 +227,7 @@ def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
         return operation.output_bytes(1) * layout.copy
     if name == "barrier":
         return agreement_seconds(layout)
-    wait = layout.wait(nbytes, layout.spans_hosts)
+    wait = layout.wait(layout.spans_hosts)
     if name in ("send", "recv", "sendrecv"):
         return wait + nbytes * (layout.slowest.beta + (layout.copy if name == "sendrecv" else 0))
     if name == "ppermute":

@@ -73,9 +73,6 @@ def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
         for rank, host in enumerate(layout.hosts):
             if layout.hosts[rank ^ (1 << round_)] != host:
                 crossing[host] = crossing.get(host, 0) + 1
-        link = layout.tcp if crossing else layout.shm
-        share = max(crossing.values(), default=1)
-        total += 2 * (layout.wait(part, bool(crossing)) + share * part * link.beta) + part * (
-            2 * layout.reduce + layout.copy
-        )
+        a_byte = max((share * layout.beta_of(host) for host, share in crossing.items()), default=layout.shm.beta)
+        total += 2 * (layout.wait(bool(crossing)) + part * a_byte) + part * (2 * layout.reduce + layout.copy)
     return total

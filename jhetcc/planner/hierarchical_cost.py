@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from ..schedule import Operation, cycle_ratio, longest_path
+from .clusters import ClusterShape
 from .common import RING_SLOTS
 from .cost import OVERHEAD, agreement_seconds, rounds
 from .hierarchical import Basis, calls_libraries
@@ -37,8 +38,11 @@ def nic_bandwidths(layout: Layout) -> list[list[float]]:
     """Bytes a second of each NIC of each cluster; of a cluster that names none, one number: its hosts' links together."""
     result = []
     for shape in layout.clusters or ():
-        many = len({layout.hosts[rank] for rank in shape.ranks}) if layout.spans_hosts else shape.size
-        result.append([nic.bandwidth for nic in shape.nics] or [many / cross_link(layout).beta])
+        hosts = {layout.hosts[rank] for rank in shape.ranks}
+        total = (
+            shape.size / layout.shm.beta if not layout.spans_hosts else sum(1 / layout.beta_of(host) for host in hosts)
+        )
+        result.append([nic.bandwidth for nic in shape.nics] or [total])
     return result
 
 
@@ -78,11 +82,11 @@ def _local_seconds(
     shape, profile = layout.clusters[number], layout.profile
     if not local.nbytes and not local.single:
         return 0.0, 0.0
-    between = len({layout.hosts[rank] for rank in shape.ranks}) > 1
+    between = _spans(layout, shape)
     link = profile.tcp if between else profile.shm
     hops = max(local.single.values(), default=0) / chunks * link.beta
     work = OVERHEAD * link.alpha
-    latency = layout.wait(message, between) - work
+    latency = layout.wait(between, message) - work
     if not local.nbytes:
         return latency, work + hops
     each = local.nbytes / chunks
@@ -91,11 +95,33 @@ def _local_seconds(
         library = profile.library(shape.vendor.name)
         calls, a_byte = sum(local.pieces.values()), library.reduce if local.reduces else library.move
         return 0.0, calls * library.alpha + each * a_byte + hops
-    most, least = max(local.by_root.values()), min(local.by_root[rank] for rank in shape.ranks)
-    moved = max(local.nbytes - least, (shape.size - 1) * most) / chunks
+    most = max(local.by_root.values())
+    moved = _moved(shape, local) / chunks
     count = max(sum(local.pieces.values()), (shape.size - 1) * max(local.pieces.values()))
     busy = moved * link.beta + count * work + hops
     return latency, busy + (shape.size * most / chunks * profile.reduce if local.reduces else 0.0)
+
+
+def _spans(layout: Layout, shape: ClusterShape) -> bool:
+    return len({layout.hosts[rank] for rank in shape.ranks}) > 1
+
+
+def _moved(shape: ClusterShape, local: Local) -> int:
+    """Bytes that the busiest member sends or receives in a stage."""
+    least = min(local.by_root[rank] for rank in shape.ranks)
+    return max(local.nbytes - least, (shape.size - 1) * max(local.by_root.values(), default=0))
+
+
+def _moved_at_once(shape: ClusterShape, first: Local, last: Local) -> int:
+    """Bytes that the busiest direction of a member's link takes in both stages: first to the borders, last from them."""
+    ways = []
+    for rank in shape.ranks:
+        far = shape.size - 1
+        ways += [
+            first.nbytes - first.by_root[rank] + far * last.by_root[rank],
+            far * first.by_root[rank] + last.nbytes - last.by_root[rank],
+        ]
+    return max(ways)
 
 
 def seconds(operation: Operation, layout: Layout, basis: Basis, chunk: int) -> float:
@@ -150,12 +176,22 @@ def _fill_cluster(
         for phase, node in ((0, _SEND), (1, _GIVE)):
             busy = max(out[phase], into[phase])
             cost[at + node] = max(cost[at + node], busy)
-            latency[at + node] = layout.wait(message, layout.spans_hosts) - work if cost[at + node] else 0.0
+            latency[at + node] = layout.wait(layout.spans_hosts, message) - work if cost[at + node] else 0.0
         for node, way in ((_OUT, out), (_INTO, into)):
             cost[at + node] = max(cost[at + node], sum(way))
     # One thing does both stages inside: a library, or the ranks' cores. These also add between clusters; and within one
     # host, or where every rank sends its own without a border, they move what crosses as well.
     cost[at + _INSIDE] = cost[at + _FIRST] + cost[at + _LAST]
+    first, last = found.first[number], found.last[number]
+    if (
+        first.reduces
+        and last.nbytes
+        and _spans(layout, shape)
+        and not shape.native(operation.reduction, operation.dtype)
+    ):
+        # Links do both at once where one stage's direction is not the other's.
+        twice = _moved(shape, first) + _moved(shape, last) - _moved_at_once(shape, first, last)
+        cost[at + _INSIDE] -= twice / chunks * profile.tcp.beta
     own = not shape.native(operation.reduction, operation.dtype) and (operation.reduction != "none" or not shape.vendor)
     if own or basis.border:
         cost[at + _INSIDE] += cost[at + _ADD]

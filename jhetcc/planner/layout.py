@@ -12,7 +12,8 @@ from .profile import SHM, TCP, Link, Profile
 __all__ = ["INLINE_BYTES", "SHM", "TCP", "Layout", "Link"]
 
 INLINE_BYTES = 16 * 1024  # longer messages are offered to the receiver, which fetches them
-_OFFERED_WAYS = 3  # between hosts: the offer, the request, the bytes
+_PUSHED_BYTES = 2 << 20  # between hosts, what comes right behind its offer; longer messages are asked for
+_ASKED_WAYS = 3  # the offer, the request, the bytes
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ class Layout:
         ]
         return Link(self.profile.tcp.alpha, 1 / min(known)) if known else self.profile.tcp
 
+    def beta_of(self, host: int) -> float:
+        """Seconds a byte that a host sends to others, or takes from them."""
+        known = self.profile.hosts
+        if host < len(known) and not any(shape.nics for shape in self.clusters or ()):
+            return known[host]
+        return self.tcp.beta
+
     @property
     def copy(self) -> float:
         return self.profile.copy
@@ -82,13 +90,14 @@ class Layout:
         """``"shm"`` or ``"tcp"``."""
         return "shm" if self.hosts[a] == self.hosts[b] else "tcp"
 
-    def wait(self, nbytes: float, between: bool) -> float:
-        """Seconds before the bytes of a message begin to come; within a host the receiver reads what is offered at once.
+    def wait(self, between: bool, nbytes: float = 0) -> float:
+        """Seconds before the bytes of a message begin to come.
 
         Args:
           between: hosts, or within one.
+          nbytes: of a message that may be longer than what flat algorithms send at a time.
         """
-        ways = _OFFERED_WAYS if between and nbytes > INLINE_BYTES else 1
+        ways = _ASKED_WAYS if between and nbytes > _PUSHED_BYTES else 1
         return ways * (self.tcp if between else self.shm).alpha
 
     def link(self, a: int, b: int) -> Link:

@@ -58,6 +58,7 @@ class Profile:
     Attributes:
       shm: link between ranks of one host.
       tcp: link between hosts; ranks of a host share it.
+      hosts: seconds a byte of each host's link to others, by number of the host; empty where all are like ``tcp``.
       copy: seconds a byte of a copy in memory.
       reduce: seconds a byte of each source of a reduction.
       call: seconds that every operation costs besides; they decide nothing between methods.
@@ -73,6 +74,7 @@ class Profile:
     copy: float = 1 / 12e9
     reduce: float = 1 / 20e9
     call: float = 0.0
+    hosts: tuple[float, ...] = ()
     libraries: tuple[tuple[str, Library], ...] = field(default=())
 
     def library(self, name: str) -> Library:
@@ -122,8 +124,17 @@ def _read(kind: type, found: Any, where: str) -> dict[str, Any]:
             if set(parts) != {"alpha", "beta"}:
                 raise ValueError(f"{where}: {name} needs alpha and beta")
             result[name] = Link(**parts)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf):
-            raise ValueError(f"{where}: {name} is {value!r}, not seconds")
+        elif name == "hosts":
+            if not isinstance(value, list):
+                raise ValueError(f"{where}: hosts is not a list")
+            result[name] = tuple(_seconds(one, f"{where}: hosts", positive=True) for one in value)
         else:
-            result[name] = float(value)
+            result[name] = _seconds(value, f"{where}: {name}")
     return result
+
+
+def _seconds(value: Any, what: str, positive: bool = False) -> float:
+    least = math.ulp(0.0) if positive else 0.0  # links without cost would be infinitely fast
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (least <= value < math.inf):
+        raise ValueError(f"{what} is {value!r}, not seconds")
+    return float(value)

@@ -59,13 +59,14 @@ def seconds(operation: Operation, layout: Layout, chunk: int) -> float:
             if child < size:
                 peer = (child + root) % size
                 link, a, b = layout.link(rank, peer), layout.hosts[rank], layout.hosts[peer]
-                sent += OVERHEAD * link.alpha + first * link.beta
-                arrived[child] = sent + layout.wait(first, a != b) - OVERHEAD * link.alpha
+                a_byte = link.beta if a == b else max(layout.beta_of(a), layout.beta_of(b))
+                sent += OVERHEAD * link.alpha + first * a_byte
+                arrived[child] = sent + layout.wait(a != b) - OVERHEAD * link.alpha
                 if a == b:
                     near[place] += 1
                 else:
                     out[a] += 1
                     into[b] += 1
-    far = max((*out.values(), *into.values()), default=0)
-    pace = max(max(near) * layout.shm.beta, far * layout.tcp.beta)
+    far = max((count * layout.beta_of(host) for way in (out, into) for host, count in way.items()), default=0.0)
+    pace = max(max(near) * layout.shm.beta, far)
     return agreement_seconds(layout) + max(arrived) + (nbytes - first) * pace + nbytes * layout.copy

@@ -3,8 +3,8 @@
 
 Measured by one rank of each process: a pair of processes on every host, pairs of neighbouring hosts, a rank of every host
 alone, the ranks of every cluster that has a library, one kind after the other. Everybody gets the table of what was
-found and takes the medians, between hosts the slowest pair's bytes, so all hold the same profile; hashes are compared
-before it is used.
+found and takes the medians, and of each host's link the best of its pairs, so all hold the same profile; hashes are
+compared before it is used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 __all__ = ["Pairs", "adopt", "combined", "measure", "meeting", "pairs_of", "settle", "steadier", "topology_hash"]
 
 _log = logging.getLogger("jhetcc")
-_COSTS = ("shm_alpha", "shm_beta", "tcp_alpha", "tcp_beta", "call", "copy", "reduce")
+_COSTS = ("shm_alpha", "shm_beta", "tcp_alpha", "host_beta", "call", "copy", "reduce")
 _DIGITS = 3  # that are kept of a measurement
 _UNSTEADY = 2.0  # times: two measurements of an idle machine differ by less
+_ALIKE = 1.25  # links of hosts that differ by less are taken for equal ones
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """World ranks that measure: neighbours on hosts, neighbours between hosts in two turns, and one alone on each host."""
+    """World ranks that measure: neighbours on hosts, neighbours between hosts in turns, and one alone on each host."""
 
     near: tuple[tuple[int, int], ...]
     far: tuple[tuple[tuple[int, int], ...], ...]
@@ -61,7 +62,7 @@ def pairs_of(hosts: Sequence[int], processes: Sequence[int]) -> Pairs:
 
     Example:
       >>> pairs_of([0, 0, 0, 1, 2], [0, 0, 1, 2, 3])
-      Pairs(near=((0, 2),), far=(((0, 3),), ((3, 4),)), alone=(0, 3, 4))
+      Pairs(near=((0, 2),), far=(((0, 3),), ((3, 4),), ((4, 0),)), alone=(0, 3, 4))
     """
     on: dict[int, list[int]] = {}
     for rank, host in enumerate(hosts):
@@ -74,18 +75,20 @@ def pairs_of(hosts: Sequence[int], processes: Sequence[int]) -> Pairs:
             near.append((pair[0], pair[1]))
     alone = tuple(ranks[0] for ranks in on.values())
     neighbours = list(itertools.pairwise(alone))
-    far = tuple(tuple(turn) for turn in (neighbours[0::2], neighbours[1::2]) if turn)
+    around = [(alone[-1], alone[0])] if len(alone) > 2 else []  # so that a slow host between two others hides neither
+    far = tuple(tuple(turn) for turn in (neighbours[0::2], neighbours[1::2], around) if turn)
     return Pairs(tuple(near), far, alone)
 
 
-def combined(rows: np.ndarray, libraries: Sequence[str]) -> Profile:
+def combined(rows: np.ndarray, libraries: Sequence[str], hosts: Sequence[int] = ()) -> Profile:
     """The profile of a table of measurements: medians of each column; what nobody measured costs what it does by default.
 
-    A byte between hosts costs what it does on the slowest link: ranks have equal parts, so all wait for that one.
+    A host's link is as fast as the fastest of the pairs it was in; ``tcp`` is the slowest of them.
 
     Args:
       rows: of each process: the costs of links and memory, then three of each library; not a number where not measured.
       libraries: their names, each once.
+      hosts: of each process.
 
     Example:
       >>> combined(np.full((2, 7), np.nan), []) == Profile()
@@ -96,8 +99,8 @@ def combined(rows: np.ndarray, libraries: Sequence[str]) -> Profile:
     for name, column in zip(names, rows.T, strict=True):
         found = np.sort(column[~np.isnan(column)])
         if len(found):
-            place = -1 if name == "tcp_beta" else (len(found) - 1) // 2
-            known[name] = float(f"{found[place]:.{_DIGITS}g}")  # one that was measured, not a mean
+            place = -1 if name == "host_beta" else (len(found) - 1) // 2
+            known[name] = _kept(found[place])  # one that was measured, not a mean
     built_in = Profile()
     made = tuple(
         (name, Library(*(known[f"{name} {cost}"] for cost in ("alpha", "move", "reduce"))))
@@ -106,12 +109,28 @@ def combined(rows: np.ndarray, libraries: Sequence[str]) -> Profile:
     )
     return Profile(
         shm=Link(known.get("shm_alpha", built_in.shm.alpha), known.get("shm_beta", built_in.shm.beta)),
-        tcp=Link(known.get("tcp_alpha", built_in.tcp.alpha), known.get("tcp_beta", built_in.tcp.beta)),
+        tcp=Link(known.get("tcp_alpha", built_in.tcp.alpha), known.get("host_beta", built_in.tcp.beta)),
         copy=known.get("copy", built_in.copy),
         reduce=known.get("reduce", built_in.reduce),
         call=known.get("call", built_in.call),
+        hosts=_links(rows[:, _COSTS.index("host_beta")], hosts),
         libraries=made,
     )
+
+
+def _kept(seconds: float) -> float:
+    return float(f"{seconds:.{_DIGITS}g}")
+
+
+def _links(betas: np.ndarray, hosts: Sequence[int]) -> tuple[float, ...]:
+    """Seconds a byte of each host's link; empty where all are about alike, or one was not measured."""
+    found = [np.nan] * len(set(hosts))
+    for host, beta in zip(hosts, betas, strict=False):
+        found[host] = np.fmin(found[host], beta)
+    slowest = max(found, default=np.nan)
+    if np.isnan(found).any() or all(slowest < _ALIKE * beta for beta in found):
+        return ()
+    return tuple(_kept(slowest if slowest < _ALIKE * beta else beta) for beta in found)
 
 
 @contextlib.contextmanager
@@ -148,7 +167,10 @@ def measure(world: World, everybody: Communicator) -> Profile:
         for turn in group:
             found = _among(world, turn, link_costs)
             if found is not None:
-                row[at : at + 2] = np.fmax(row[at : at + 2], found[:2])  # a host between two others has two links
+                row[at] = np.fmax(row[at], found[0])
+                row[at + 1] = np.fmin(
+                    row[at + 1], found[1]
+                )  # a host is in up to three pairs; its link paces the slowest of them
                 if np.isnan(row[4]):  # what an operation costs by itself, the links of a host tell best
                     row[4] = found[2]
             everybody.barrier()
@@ -160,7 +182,7 @@ def measure(world: World, everybody: Communicator) -> Profile:
         if found is not None and shape.vendor is not None:
             at = len(_COSTS) + 3 * libraries.index(shape.vendor.name)
             row[at : at + 3] = found
-    profile = combined(everybody.all_gather(row), libraries)
+    profile = combined(everybody.all_gather(row), libraries, everybody.layout.hosts)
     _log.info("measured in %.2f s: %s", time.monotonic() - begin, profile.to_json())
     return profile
 

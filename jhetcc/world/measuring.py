@@ -79,7 +79,7 @@ class Room:
 
 
 def seconds(runs: Sequence[Callable[[], Any]], times: int) -> list[float]:
-    """The lower quartile of each, run in turns after one turn that warms up.
+    """The lower eighth of each, run in turns after one turn that warms up.
 
     Others on the machine make runs longer, never shorter; in turns they hit all alike.
     """
@@ -90,7 +90,7 @@ def seconds(runs: Sequence[Callable[[], Any]], times: int) -> list[float]:
             run()
             if turn:
                 many.append(time.perf_counter() - begin)
-    return [sorted(many)[times // 4] for many in found]
+    return [sorted(many)[times // 8] for many in found]
 
 
 def slope(first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -118,15 +118,6 @@ def exchange(b: Builder) -> None:
     b.recv(1 - b.rank, b.output(), b.output_bytes)
 
 
-def there_and_back(b: Builder) -> None:
-    """Both of two ranks send all they have to each other, the second once it has what the first sent."""
-    if b.rank == 0:
-        b.send(1, b.input(), b.input_bytes)
-        b.recv(1, b.output(), b.output_bytes)
-    else:
-        b.send(0, b.input(), b.input_bytes, after=[b.recv(0, b.output(), b.output_bytes)])
-
-
 def add_halves(b: Builder) -> None:
     """The two halves of the input, reduced."""
     half = b.input_bytes // 2
@@ -148,10 +139,7 @@ def native_calls(b: Builder) -> None:
 
 
 def link_costs(room: Room) -> tuple[float, float, float]:
-    """(alpha, beta, what every operation costs) between the two ranks of a room.
-
-    Between hosts bytes go in one message at a time: another one would be asked for behind the bytes of the one before.
-    """
+    """(alpha, beta, what every operation costs) between the two ranks of a room; bytes go both ways at once, as in schedules."""
     both = "perm=0>1;1>0"
     runs = [
         room.operation(f"ppermute(b8[{8 * many}], {both})", "ping", lambda b, many=many: ping(b, many, 8))
@@ -159,13 +147,8 @@ def link_costs(room: Room) -> tuple[float, float, float]:
     ]
     few, many = seconds(runs, _MANY)
     alpha = slope((_ROUNDS[0], few), (_ROUNDS[1], many))
-    less, more = _LINK_BYTES
-    if room.comm.layout.spans_hosts:
-        runs = [room.operation(f"ppermute(b8[{n}], {both})", "there and back", there_and_back, n) for n in _LINK_BYTES]
-        less, more = 2 * less, 2 * more
-    else:
-        runs = [room.operation(f"ppermute(b8[{n}], {both})", "exchange", exchange) for n in _LINK_BYTES]
-    return alpha, _slope((less, more), runs, _FEW), max(few - _ROUNDS[0] * alpha, 0.0)
+    runs = [room.operation(f"ppermute(b8[{n}], {both})", "exchange", exchange) for n in _LINK_BYTES]
+    return alpha, _slope(_LINK_BYTES, runs, _FEW), max(few - _ROUNDS[0] * alpha, 0.0)
 
 
 def memory_costs(room: Room) -> tuple[float, float]:

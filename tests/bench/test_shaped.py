@@ -63,6 +63,26 @@ def test_rows_name_every_candidate_with_prediction_and_measurement(tmp_path):
 
 
 @needs_root
+def test_stages_are_measured_on_hosts_in_a_row(tmp_path):
+    """Each reaches the others through those between; only the two in the middle are borders."""
+    path = tmp_path / "rows.jsonl"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "shaped.py"), "--json", str(path), "--balanced", "800", "--sizes", "1M", "--rounds", "1"],
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=tmp_path, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line for line in map(json.loads, path.read_text().splitlines()) if line["kind"] == "row"]
+    assert [(row["network"], row["algorithm"]) for row in rows] == [
+        (f"balanced@800/{between}", algorithm)
+        for between in (800, 400)
+        for algorithm in ("hierarchical", "hierarchical_sequential")
+    ]
+    # What crosses is predicted by the cards' rate: half the rate takes longer.
+    assert rows[1]["predicted_us"] < rows[3]["predicted_us"] < 2 * rows[1]["predicted_us"]
+    assert done.stdout.count("sequential takes") == 2
+
+
+@needs_root
 def test_a_killed_bench_leaves_no_process_and_no_namespace(tmp_path):
     path = tmp_path / "rows.jsonl"
     bench = subprocess.Popen(

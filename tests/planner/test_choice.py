@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import pathlib
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 import pytest
 
 import jhetcc.planner
-from jhetcc.planner import ALGORITHMS, Layout, Link, Profile, candidates, plan
+from jhetcc.planner import ALGORITHMS, ClusterShape, Layout, Link, Profile, candidates, plan
 from jhetcc.planner.common import chunk_bytes, shards
 from jhetcc.schedule import Operation
 
@@ -34,23 +35,55 @@ def test_a_tree_costs_what_its_busiest_host_sends():
         assert seconds == pytest.approx(copies * operation.nbytes * 1e-9, rel=0.05), hosts
 
 
-def test_between_hosts_a_long_message_waits_for_its_offer_and_its_request():
+def test_between_hosts_only_a_very_long_message_waits_for_its_request():
     alpha, layout = 1e-3, Layout((0, 1), Profile(tcp=Link(1e-3, 0), shm=Link(1e-3, 0), copy=0, reduce=0))
+    assert [layout.wait(True, size) for size in (0, 2 << 20, (2 << 20) + 1)] == [alpha, alpha, 3 * alpha]
+    assert layout.wait(False, 4 << 20) == alpha
     for name, keys in (
         ("psum", {}),
         ("all_gather", {}),
         ("broadcast", {"root": 0}),
         ("reduce", {"op": "sum", "root": 0}),
     ):
-        found = []
-        for count in (4 << 10, (4 << 10) + 2):
-            found.append(dict(candidates(Operation(name, "f32", (count,), **keys), layout)))
-        if name == "psum":  # shards of half the length still travel inline
-            assert found[1]["two_shot"] == found[0]["two_shot"] and found[1]["ring"] == found[0]["ring"]
-        one = "one_shot" if name == "psum" else "direct"
-        assert found[1][one] - found[0][one] == pytest.approx(2 * alpha), name
-        within = Layout((0, 0), layout.profile)
-        assert dict(candidates(Operation(name, "f32", (4098,), **keys), within))[one] == pytest.approx(found[0][one])
+        one, within = "one_shot" if name == "psum" else "direct", Layout((0, 0), layout.profile)
+        found = [
+            dict(candidates(Operation(name, "f32", (count,), **keys), where))[one]
+            for count in (4 << 10, (4 << 10) + 2, 4 << 20)
+            for where in (layout, within)
+        ]
+        assert found == pytest.approx(found[:1] * 6), name
+
+
+def test_each_host_has_a_link_of_its_own():
+    """Where the hosts' links differ, an operation takes what the busiest of them needs."""
+    profile = Profile(tcp=Link(0, 4e-9), shm=Link(0, 0), copy=0, reduce=0, hosts=(1e-9, 2e-9, 4e-9))
+    nbytes, hosts = 4 << 20, (0, 0, 1, 2)
+    layout = Layout(hosts, profile)
+
+    def seconds(name, method, hosts=hosts, **keys):
+        dims = (1 << 20,) if name != "psum_scatter" else (len(hosts), (1 << 20) // len(hosts))
+        return dict(candidates(Operation(name, "f32", dims, **keys), Layout(hosts, profile)))[method] / nbytes
+
+    # From host 0 two copies leave, and one arrives at each of the others; from host 2 three leave.
+    assert seconds("broadcast", "direct", root=0) == pytest.approx(4e-9)
+    assert seconds("broadcast", "direct", root=3) == pytest.approx(3 * 4e-9)
+    assert seconds("broadcast", "direct", (0, 0, 1, 1), root=0) == pytest.approx(2 * 2e-9)
+    assert seconds("broadcast", "tree", (0, 0, 1, 1), root=0) == pytest.approx(2e-9)
+    assert seconds("all_gather", "direct") == pytest.approx(3 * 4e-9)
+    assert seconds("all_gather", "direct", (0, 0, 1)) == pytest.approx(2 * 2e-9)
+    assert seconds("all_gather", "ring", (0, 1, 0, 1)) == pytest.approx(3 * 2 * 2e-9)
+    assert seconds("psum", "halving_doubling", (0, 1, 1, 0)) == pytest.approx(2 * (1 / 2 + 1 / 4) * 2 * 2e-9)
+    assert [layout.beta_of(host) for host in (0, 1, 2, 3)] == [1e-9, 2e-9, 4e-9, 4e-9]
+
+
+def test_the_clusters_of_faster_links_reduce_more():
+    """Two of three hosts have links twice as fast: the third reduces nothing, and all take as long as its link needs."""
+    clusters = tuple(ClusterShape((2 * host, 2 * host + 1)) for host in range(3))
+    free = {"shm": Link(0, 1e-15), "copy": 0, "reduce": 0}
+    alike = Layout((0, 0, 1, 1, 2, 2), Profile(tcp=Link(0, 2e-9), **free), clusters)
+    unlike = dataclasses.replace(alike, profile=Profile(tcp=Link(0, 2e-9), hosts=(1e-9, 1e-9, 2e-9), **free))
+    found = [dict(candidates(BIG, layout))["hierarchical"] / BIG.nbytes for layout in (alike, unlike)]
+    assert found == pytest.approx([4 / 3 * 2e-9, 2e-9], rel=0.02)
 
 
 def test_candidates_are_sorted_and_named():

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from jhetcc.planner import ALGORITHMS, Layout, explain, plan, why_unfit
+from jhetcc.planner import ALGORITHMS, Layout, Link, Profile, candidates, explain, plan, why_unfit
 from jhetcc.schedule import SEND, WHOLE, Operation, ScheduleError, prove, run
 
 SHAPES = [(1, 1), (1, 3), (2, 1), (2, 2), (2, 4), (3, 2), (3, 3), (4, 3), (5, 2), (8, 2)]  # rows, columns
@@ -102,3 +102,13 @@ def test_plans_differ():
     texts = [Operation("psum", "f32", (8,), columns=columns) for columns in (None, 1, 2, 4)]
     assert len({plan(one, layout_of(2, 2)).hash for one in texts}) == 4
     assert "the ranks of each of 2 columns" in explain(texts[2], layout_of(2, 2)).text()
+
+
+def test_columns_share_the_links_of_their_hosts():
+    """Two columns of three rows, a row a host: each host's link carries both."""
+    free = {"shm": Link(0, 0), "copy": 0, "reduce": 0}
+    found = []
+    for profile in (Profile(tcp=Link(0, 4e-9), **free), Profile(tcp=Link(0, 4e-9), hosts=(1e-9, 1e-9, 4e-9), **free)):
+        operation = Operation("psum", "f32", (3 << 20,), columns=2)
+        found.append(dict(candidates(operation, Layout((0, 0, 1, 1, 2, 2), profile)))["two_shot"])
+    assert found == pytest.approx([4 * 2 * (1 << 22) * 4e-9] * 2)

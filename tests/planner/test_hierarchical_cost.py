@@ -39,20 +39,29 @@ def predicted(layout: Layout, chunk: int, name: str = "hierarchical", operation:
 def test_two_single_ranks_cost_what_their_link_and_sum_cost():
     layout = two((1, 1), profile=PROFILE)
     nbytes, tcp = BIG.nbytes, PROFILE.tcp
-    # Each rank owns a half: contributions cross both ways at once, are added, and results cross back. Messages so long are
-    # offered and asked for before their bytes come.
+    # Each rank owns a half: contributions cross both ways at once, are added, and results cross back. Messages of over
+    # 2 MiB are offered and asked for before their bytes come.
     wait = 3 * tcp.alpha
     half = nbytes / 2
     once = 2 * (wait + half * tcp.beta) + 2 * half * PROFILE.reduce
     assert predicted(layout, 64 << 20) == pytest.approx(once)
     # In 32 chunks the link is the slowest thing; contributions and results share it.
-    chunked = 2 * (wait + half / 32 * tcp.beta) + 2 * half / 32 * PROFILE.reduce
+    chunked = 2 * (tcp.alpha + half / 32 * tcp.beta) + 2 * half / 32 * PROFILE.reduce
     chunked += 31 * 2 * (half / 32 * tcp.beta + tcp.alpha / 4)  # a quarter of the latency is the sender's own work
     assert predicted(layout, 1 << 20) == pytest.approx(chunked)
     # Within one host the cores that add are those that move the bytes.
     near = dataclasses.replace(layout, hosts=(0, 0), profile=dataclasses.replace(PROFILE, shm=tcp))
-    chunked -= 4 * tcp.alpha  # what is offered there is read at once
     assert predicted(near, 1 << 20) == pytest.approx(chunked + 31 * 2 * half / 32 * PROFILE.reduce)
+
+
+def test_links_inside_a_cluster_do_both_stages_at_once_where_their_directions_differ():
+    """Two hosts a cluster: with one border the contributions come to it while results leave it; with two, both go both ways."""
+    free = dataclasses.replace(PROFILE, tcp=Link(0, 1e-9), copy=0, reduce=0)
+    for borders, stages in ((1, 1), (2, 2)):
+        nics = tuple(tuple(Nic(100e9, (rank,)) for rank in ranks[:borders]) for ranks in ((0, 1), (2, 3)))
+        layout = dataclasses.replace(two((2, 2), (), free, nics), hosts=(0, 1, 2, 3))
+        at_most = BIG.nbytes / borders * 1e-9 * stages
+        assert predicted(layout, 64 << 10) == pytest.approx(at_most, rel=0.02), borders
 
 
 def test_the_first_chunk_takes_the_longest_path_of_the_real_schedule():
@@ -169,6 +178,8 @@ def test_plans_do_not_depend_on_the_process():
 def test_profiles_are_values_with_a_text_and_a_hash():
     assert Profile.from_json(PROFILE.to_json()) == PROFILE != Profile()
     assert Profile.from_json('{"form": 1}') == Profile()
+    unlike = dataclasses.replace(PROFILE, hosts=(1e-9, 2e-9))
+    assert Profile.from_json(unlike.to_json()) == unlike
     assert PROFILE.hash == Profile.from_json(json.dumps(json.loads(PROFILE.to_json()), indent=3)).hash
     others = [dataclasses.replace(PROFILE, copy=1e-9), dataclasses.replace(PROFILE, libraries=()), Profile()]
     assert len({one.hash for one in (PROFILE, *others)}) == 4
@@ -187,6 +198,8 @@ def test_profiles_are_values_with_a_text_and_a_hash():
         ('{"form": 1, "copy": 1e999}', "copy is inf"),
         ('{"form": 1, "tcp": 1}', "tcp is not an object"),
         ('{"form": 1, "tcp": {"alpha": 1}}', "alpha and beta"),
+        ('{"form": 1, "hosts": 1e-9}', "hosts is not a list"),
+        ('{"form": 1, "hosts": [1e-9, 0]}', "hosts is 0, not seconds"),
         ('{"form": 1, "libraries": []}', "libraries"),
         ('{"form": 1, "libraries": {"a": {"gamma": 1}}}', "a: no cost 'gamma'"),
     ],

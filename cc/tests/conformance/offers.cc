@@ -102,10 +102,11 @@ TEST_CASE_TEMPLATE("many offers at once, fetched in reverse, with frames between
 
 TEST_CASE_TEMPLATE("after cancel the destination is left alone, at every stage", P, JHETCC_TRANSPORTS) {
   P pair;
-  const std::vector<uint8_t> source = pattern(6 * kMiB + 11, 3);
-  for (const int polls : {0, 1, 2, 3, 5, 9, 17}) {
-    CAPTURE(polls);
-    const uint64_t cookie = 50 + static_cast<uint64_t>(polls);
+  for (const int step : {0, 1, 2, 3, 5, 9, 17, 32, 33, 34, 35, 37, 41, 49}) {
+    const int polls = step % 32;
+    CAPTURE(step);
+    const uint64_t cookie = 50 + static_cast<uint64_t>(step);
+    const std::vector<uint8_t> source = pattern(step < 32 ? 6 * kMiB + 11 : kMiB + 11, 3);
     Guarded destination(source.size());
     const size_t frames = pair.from_a.frames.size();
     pair.sendSurely(*pair.a, offerHeader(source.data(), source.size(), cookie), nullptr);
@@ -129,8 +130,8 @@ TEST_CASE_TEMPLATE("after cancel the destination is left alone, at every stage",
 
 TEST_CASE_TEMPLATE("a revoked offer is refused to a later fetch", P, JHETCC_TRANSPORTS) {
   P pair;
-  Pages source(200'000);
-  std::vector<uint8_t> destination(200'000);
+  Pages source(3 * kMiB);  // longer than what may come unasked, and so before it is withdrawn
+  std::vector<uint8_t> destination(3 * kMiB);
   pair.sendSurely(*pair.a, offerHeader(source.data(), destination.size(), 8), nullptr);
   REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 1; }));
   pair.a->revoke(8);
@@ -145,17 +146,18 @@ TEST_CASE_TEMPLATE("a revoked offer is refused to a later fetch", P, JHETCC_TRAN
 
 TEST_CASE_TEMPLATE("revoked memory is not read any more, at every stage", P, JHETCC_TRANSPORTS) {
   P pair;
-  constexpr uint64_t kSize = 6 * kMiB + 13;
-  const std::vector<uint8_t> content = pattern(kSize, 77);
-  for (const int polls : {0, 1, 2, 3, 5, 9, 17}) {
-    CAPTURE(polls);
-    const uint64_t cookie = 50 + static_cast<uint64_t>(polls);
-    Pages source(kSize);
-    std::memcpy(source.data(), content.data(), kSize);
-    Guarded destination(kSize);
+  for (const int step : {0, 1, 2, 3, 5, 9, 17, 32, 33, 34, 35, 37, 41, 49}) {
+    const int polls = step % 32;
+    CAPTURE(step);
+    const uint64_t size = step < 32 ? 6 * kMiB + 13 : kMiB + 13;
+    const std::vector<uint8_t> content = pattern(size, 77);
+    const uint64_t cookie = 50 + static_cast<uint64_t>(step);
+    Pages source(size);
+    std::memcpy(source.data(), content.data(), size);
+    Guarded destination(size);
     const size_t frames = pair.from_a.frames.size();
     const size_t released = pair.from_b.released.size();
-    pair.sendSurely(*pair.a, offerHeader(source.data(), kSize, cookie), nullptr);
+    pair.sendSurely(*pair.a, offerHeader(source.data(), size, cookie), nullptr);
     REQUIRE(pair.until([&] { return pair.from_a.frames.size() > frames; }));
     const size_t fetched = pair.from_a.fetched.size();
     const bool done = fetchAtB(pair, pair.from_a.frames.back().header, destination.data(), 7);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // One end of a connection. One thread.
 //
-// On the wire: headers, each followed by its inline payload. A payload under fetch travels as data frames, told
-// complete by a done frame only: so the owner may withdraw it in the middle, fill the frame with zeros and say
-// "refused".
+// On the wire: headers, each followed by its inline payload. A payload travels as data frames, told complete by a done
+// frame only: so the owner may withdraw it in the middle, fill the frame with zeros and say "refused". It begins when
+// the receiver asks for it, or, as far as kPushBytes reach, right behind its offer: a push, which a frame before the
+// offer announces. What is pushed before the receiver gives it a place waits in memory of the endpoint. Either way the
+// offer stays open until the receiver has all of it in its place.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,11 +19,18 @@ struct iovec;
 
 namespace jhetcc::transport::tcp {
 
-/// Frames of this transport's own. `cookie` is the number of the fetch, in a request the offer.
+/// Frames of this transport's own. `cookie` is the number of the fetch or push, in a request and a push the offer.
 constexpr FrameType kFetchRequest = FrameType{0x82};  ///< address: number of the fetch
 constexpr FrameType kFetchData = FrameType{0x83};     ///< address: offset; `length` bytes follow
 constexpr FrameType kFetchDone = FrameType{0x85};
 constexpr FrameType kFetchRefused = FrameType{0x84};
+constexpr FrameType kPush = FrameType{0x86};   ///< address: number of the push; `length` bytes will come
+constexpr FrameType kTaken = FrameType{0x87};  ///< all of a push is in its place
+
+/// Set in the numbers of pushes, which the sender gives; the receiver gives those of fetches.
+constexpr uint64_t kPushBit = uint64_t{1} << 63;
+/// Pushed and not yet taken, at most, in one direction: what a receiver that looks elsewhere must keep.
+constexpr uint64_t kPushBytes = 2 * 1024 * 1024;
 
 class TcpEndpoint final : public Endpoint {
  public:
@@ -42,6 +52,13 @@ class TcpEndpoint final : public Endpoint {
     uint64_t cookie;
     uint64_t fetch;
     uint64_t sent;
+    bool is_void = false;  ///< withdrawn
+  };
+  struct Push {
+    uint64_t id;
+    uint64_t cookie;
+    uint64_t length;
+    bool is_sent = false;
   };
   /// The data frame that is being written.
   struct Outgoing {
@@ -56,10 +73,15 @@ class TcpEndpoint final : public Endpoint {
   };
   struct Fetch {
     uint64_t id;
-    uint64_t token;
-    uint8_t* destination;
-    uint64_t length;
-    uint64_t received;
+    uint64_t token = 0;
+    uint8_t* destination = nullptr;
+    uint64_t length = 0;
+    uint64_t received = 0;
+    // Of a push only.
+    uint64_t cookie = 0;
+    enum class Place { kGiven, kMissing, kRefused } place = Place::kGiven;
+    std::unique_ptr<uint8_t[]> early = nullptr;  ///< what comes while the place is missing
+    bool is_whole = false;
   };
   /// The data frame that is being read.
   struct Incoming {
@@ -77,13 +99,20 @@ class TcpEndpoint final : public Endpoint {
   int gather(iovec* pieces) const;
   void written(uint64_t bytes);
   void finishData();
+  void refuse(const Request& request);
+  void push(uint64_t cookie, uint64_t length);
+  void forgetPush(uint64_t id);
+  void onTaken(uint64_t id);
   uint64_t queued() const { return out_end_ - out_begin_; }
 
   // receive.cc
   void receive(EventSink& sink);
-  void parse(EventSink& sink, uint64_t* frames, uint64_t* bytes);
+  bool parse(EventSink& sink, uint64_t* frames, uint64_t* bytes);
   uint64_t takeIncoming(const uint8_t* data, uint64_t bytes);
   void handle(const FrameHeader& header, const uint8_t* payload, EventSink& sink);
+  void beginPush(const FrameHeader& header);
+  bool takeEarly(Fetch& push, void* destination, uint64_t token);
+  Fetch* findFetch(uint64_t id);
   void beginIncoming(const FrameHeader& header);
   void endFetch(uint64_t id, bool is_refused, EventSink& sink);
   bool readSome(bool* is_drained, uint64_t* bytes);
@@ -101,7 +130,10 @@ class TcpEndpoint final : public Endpoint {
   uint64_t out_begin_ = 0;
   uint64_t out_end_ = 0;
   std::vector<FrameHeader> internal_;  ///< own frames that found no room in the send buffer
-  std::vector<Request> requests_;      ///< the peer's fetches, served in turn; the front one is being written
+  std::vector<Request> requests_;      ///< payloads to be sent, served in turn; the front one is being written
+  std::vector<Push> pushes_;           ///< not yet taken
+  uint64_t pushed_bytes_ = 0;          ///< of these together
+  uint64_t next_push_ = kPushBit | 1;
   Outgoing data_;
   std::vector<uint64_t> released_;  ///< to be reported by the next poll
   Status write_error_;              ///< what the peer sent before comes first
@@ -112,6 +144,7 @@ class TcpEndpoint final : public Endpoint {
   std::vector<Fetch> fetches_;
   Incoming incoming_;
   uint64_t next_fetch_ = 1;
+  uint64_t waited_for_ = 0;    ///< the push whose place a poll was ended for
   bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;
   Status end_;  ///< end of the stream; what is buffered comes first

@@ -21,7 +21,8 @@ constexpr uint64_t kFramesPerPoll = 64;
 constexpr uint64_t kBytesPerPoll = 1024 * 1024;
 constexpr uint32_t kBufferBytesMin = 64 * 1024;
 /// While payloads are on their way, no more is read behind a data frame: the next one's bytes would be copied twice.
-constexpr uint64_t kReadAheadBytes = 2 * sizeof(FrameHeader);
+constexpr uint64_t kReadAheadBytes =
+    5 * sizeof(FrameHeader);  // one is done, a push, its offer, perhaps one taken, data
 
 uint64_t inlineBytes(const FrameHeader& header) {
   const FrameType type = header.type;
@@ -30,7 +31,7 @@ uint64_t inlineBytes(const FrameHeader& header) {
 }
 
 bool isKnown(FrameType type) {
-  return (type >= FrameType::kData && type <= FrameType::kGoodbye) || (type >= kFetchRequest && type <= kFetchDone);
+  return (type >= FrameType::kData && type <= FrameType::kGoodbye) || (type >= kFetchRequest && type <= kTaken);
 }
 
 }  // namespace
@@ -62,6 +63,12 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
     return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
                   "tcp " + description + ": setsockopt(TCP_NODELAY): " + strerror(errno));
   }
+  const int unsent = static_cast<int>(options.unsent_bytes);
+  if (unsent > 0 && setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent) != 0 &&
+      errno != EOPNOTSUPP) {
+    return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
+                  "tcp " + description + ": setsockopt(TCP_NOTSENT_LOWAT): " + strerror(errno));
+  }
   return std::unique_ptr<Endpoint>(std::make_unique<TcpEndpoint>(std::move(socket), options, "tcp " + description));
 }
 
@@ -76,18 +83,56 @@ Status TcpEndpoint::lost(const std::string& what) const {
 
 Result<bool> TcpEndpoint::fetch(const FrameHeader& offer, void* destination, uint64_t token) {
   if (!broken_.isOk()) return broken_;
-  const uint64_t id = next_fetch_++;
-  fetches_.push_back({id, token, static_cast<uint8_t*>(destination), offer.length, 0});
-  queueInternal(kFetchRequest, offer.cookie, id);
+  for (Fetch& push : fetches_) {
+    if (push.place == Fetch::Place::kMissing && push.cookie == offer.cookie && push.length == offer.length) {
+      return takeEarly(push, destination, token);
+    }
+  }
+  Fetch fetch{next_fetch_++};
+  fetch.token = token;
+  fetch.destination = static_cast<uint8_t*>(destination);
+  fetch.length = offer.length;
+  queueInternal(kFetchRequest, offer.cookie, fetch.id);
+  fetches_.push_back(std::move(fetch));
   return false;
 }
 
+/// Gives a push its place. True: all of it is there.
+bool TcpEndpoint::takeEarly(Fetch& push, void* destination, uint64_t token) {
+  push.place = Fetch::Place::kGiven;
+  push.token = token;
+  push.destination = static_cast<uint8_t*>(destination);
+  uint64_t there = push.received;
+  if (incoming_.fetch == push.id && incoming_.left > 0) {  // the current frame counts as received from its beginning
+    there -= incoming_.left;
+    incoming_.place = push.destination + there;
+  }
+  if (there > 0) std::memcpy(push.destination, push.early.get(), there);
+  push.early.reset();
+  if (!push.is_whole) return false;
+  queueInternal(kTaken, push.id, 0);
+  fetches_.erase(fetches_.begin() + (&push - fetches_.data()));
+  return true;
+}
+
+TcpEndpoint::Fetch* TcpEndpoint::findFetch(uint64_t id) {
+  for (Fetch& fetch : fetches_) {
+    if (fetch.id == id) return &fetch;
+  }
+  return nullptr;
+}
+
 void TcpEndpoint::cancel(uint64_t token) {
-  const auto found =
-      std::find_if(fetches_.begin(), fetches_.end(), [token](const Fetch& fetch) { return fetch.token == token; });
+  const auto found = std::find_if(fetches_.begin(), fetches_.end(), [token](const Fetch& fetch) {
+    return fetch.token == token && fetch.place == Fetch::Place::kGiven;
+  });
   if (found == fetches_.end()) return;
   if (incoming_.fetch == found->id) incoming_.place = nullptr;  // what still comes is read and dropped
-  fetches_.erase(found);
+  if (found->id & kPushBit) {
+    found->place = Fetch::Place::kRefused;  // its sender waits to hear that it is over
+  } else {
+    fetches_.erase(found);
+  }
 }
 
 Status TcpEndpoint::poll(EventSink& sink) {
@@ -129,14 +174,15 @@ void TcpEndpoint::receive(EventSink& sink) {
   uint64_t bytes = 0;
   bool is_drained = false;
   for (;;) {
-    parse(sink, &frames, &bytes);
+    if (!parse(sink, &frames, &bytes)) return;
     const bool used_up = frames >= kFramesPerPoll || bytes >= kBytesPerPoll;
     if (!broken_.isOk() || used_up || is_drained || !end_.isOk()) return;
     if (!readSome(&is_drained, &bytes)) return;
   }
 }
 
-void TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
+/// False: what comes next had better wait for the next poll.
+bool TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
   while (broken_.isOk() && *frames < kFramesPerPoll) {
     if (incoming_.left > 0) {
       in_begin_ += takeIncoming(in_.data() + in_begin_, buffered());
@@ -152,6 +198,13 @@ void TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
       break;
     }
     if (buffered() - sizeof header < payload_bytes) break;
+    if (header.type == kFetchData && waited_for_ != header.cookie) {
+      const Fetch* fetch = findFetch(header.cookie);
+      if (fetch != nullptr && fetch->place == Fetch::Place::kMissing) {
+        waited_for_ = header.cookie;  // once: what was reported may lead to its place, which saves a copy
+        return false;
+      }
+    }
     const uint8_t* payload = in_.data() + in_begin_ + sizeof header;
     in_begin_ += sizeof header + payload_bytes;
     ++*frames;
@@ -159,6 +212,7 @@ void TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
     handle(header, payload, sink);
   }
   if (in_begin_ == in_end_) in_begin_ = in_end_ = 0;
+  return true;
 }
 
 /// Bytes of the current data frame that lie in the receive buffer go to their place.
@@ -178,33 +232,65 @@ void TcpEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Even
   } else if (header.type == kFetchDone || header.type == kFetchRefused) {
     endFetch(header.cookie, header.type == kFetchRefused, sink);
   } else if (header.type == kFetchRequest) {
-    if (requests_.size() >= kOfferSlots) return fail("more fetch requests than offers");
+    if (requests_.size() >= 2 * kOfferSlots) return fail("more fetch requests than offers");
+    if (header.address & kPushBit) return fail("a fetch with the number of a push");
     requests_.push_back({header.cookie, header.address, 0});
+  } else if (header.type == kPush) {
+    beginPush(header);
+  } else if (header.type == kTaken) {
+    onTaken(header.cookie);
   } else {
     if (header.type == FrameType::kGoodbye) said_goodbye_ = true;
     sink.onFrame(header, payload);
   }
 }
 
+void TcpEndpoint::beginPush(const FrameHeader& header) {
+  uint64_t bytes = 0, count = 0;
+  for (const Fetch& fetch : fetches_) {
+    if (!(fetch.id & kPushBit)) continue;
+    bytes += fetch.length;
+    ++count;
+  }
+  if (!(header.address & kPushBit) || findFetch(header.address) != nullptr || count >= kOfferSlots ||
+      header.length == 0 || header.length > kPushBytes - bytes) {
+    return fail("a push of " + std::to_string(header.length) + " bytes that cannot be");
+  }
+  Fetch push{header.address};
+  push.length = header.length;
+  push.cookie = header.cookie;
+  push.place = Fetch::Place::kMissing;
+  fetches_.push_back(std::move(push));
+}
+
 void TcpEndpoint::beginIncoming(const FrameHeader& header) {
   incoming_ = {header.cookie, nullptr, header.length};
-  const auto found =
-      std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetch& fetch) { return fetch.id == header.cookie; });
-  if (found == fetches_.end()) return;  // cancelled
+  Fetch* found = findFetch(header.cookie);
+  if (found == nullptr) return;  // cancelled
   if (header.address != found->received || header.length > found->length - found->received) {
     return fail("piece of a payload out of place");
   }
-  incoming_.place = found->destination + found->received;
+  uint8_t* place = found->destination;
+  if (found->place == Fetch::Place::kMissing) {
+    if (!found->early) found->early.reset(new uint8_t[found->length]);
+    place = found->early.get();
+  }
+  if (found->place != Fetch::Place::kRefused) incoming_.place = place + found->received;
   found->received += header.length;
 }
 
 void TcpEndpoint::endFetch(uint64_t id, bool is_refused, EventSink& sink) {
-  const auto found =
-      std::find_if(fetches_.begin(), fetches_.end(), [id](const Fetch& fetch) { return fetch.id == id; });
-  if (found == fetches_.end()) return;  // cancelled
-  const Fetch fetch = *found;
-  if (!is_refused && fetch.received != fetch.length) return fail("payload shorter than its offer");
-  fetches_.erase(found);
+  Fetch* found = findFetch(id);
+  if (found == nullptr) return;  // cancelled
+  if (!is_refused && found->received != found->length) return fail("payload shorter than its offer");
+  if (!is_refused && found->place == Fetch::Place::kMissing) {
+    found->is_whole = true;
+    return;
+  }
+  const Fetch fetch = std::move(*found);
+  fetches_.erase(fetches_.begin() + (found - fetches_.data()));
+  if (!is_refused && (id & kPushBit)) queueInternal(kTaken, id, 0);
+  if (fetch.place != Fetch::Place::kGiven) return;
   Status status;
   if (is_refused) {
     status = Status(Kind::kAborted, Scope::kCall, "offer_revoked",
@@ -228,8 +314,8 @@ bool TcpEndpoint::readSome(bool* is_drained, uint64_t* bytes) {
   if (direct > 0) {
     pieces[count++] = {incoming_.place, direct};
     room = kReadAheadBytes;
-  } else if (!fetches_.empty() && incoming_.left == 0) {
-    room = std::min<uint64_t>(room, kInlineBytesMax);
+  } else if (incoming_.left == 0) {
+    room = std::min<uint64_t>(room, kInlineBytesMax);  // what follows may be a payload, better read into its place
   }
   pieces[count++] = {in_.data() + in_end_, room};
   wanted = direct + room;

@@ -29,15 +29,57 @@ Result<bool> TcpEndpoint::send(const FrameHeader& header, const void* payload) {
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
   if (payload_bytes > kInlineBytesMax) return inlineTooLong(description_, payload_bytes);
   if (is_offer && offers_.isFull()) return false;
-  if (!flushInternal() || !append(header, payload, payload_bytes)) {
+  if (!flushInternal() || out_.size() - queued() < 2 * sizeof header + payload_bytes) {
     flush();
-    if (!flushInternal() || !append(header, payload, payload_bytes)) return false;
+    if (!flushInternal() || out_.size() - queued() < 2 * sizeof header + payload_bytes) return false;
   }
-  if (is_offer) offers_.insert(header.cookie, header.address, header.length);
+  if (is_offer) {
+    offers_.insert(header.cookie, header.address, header.length);
+    push(header.cookie, header.length);
+  }
+  append(header, payload, payload_bytes);
   // The next poll writes; what must not wait for it goes at once.
   const bool is_urgent = header.type == FrameType::kControl || header.type == FrameType::kGoodbye;
   if (is_urgent || queued() >= kFlushAtBytes) flush();
   return true;
+}
+
+/// Announces that a payload comes unasked, if it may. Its bytes are written behind the offer that follows now.
+void TcpEndpoint::push(uint64_t cookie, uint64_t length) {
+  if (length == 0 || length > kPushBytes - pushed_bytes_ || requests_.size() >= kOfferSlots) return;
+  FrameHeader header;
+  header.type = kPush;
+  header.cookie = cookie;
+  header.address = next_push_++;
+  header.length = length;
+  append(header, nullptr, 0);
+  pushes_.push_back({header.address, cookie, length});
+  pushed_bytes_ += length;
+  requests_.push_back({cookie, header.address, 0});
+}
+
+void TcpEndpoint::forgetPush(uint64_t id) {
+  const auto found = std::find_if(pushes_.begin(), pushes_.end(), [id](const Push& one) { return one.id == id; });
+  if (found == pushes_.end()) return;
+  pushed_bytes_ -= found->length;
+  pushes_.erase(found);
+}
+
+void TcpEndpoint::onTaken(uint64_t id) {
+  const auto found = std::find_if(pushes_.begin(), pushes_.end(), [id](const Push& one) { return one.id == id; });
+  if (found == pushes_.end()) return;  // withdrawn meanwhile
+  const uint64_t cookie = found->cookie;
+  const int slot = offers_.find(cookie);
+  if (!found->is_sent || slot < 0) return fail("a payload taken that was not sent");
+  forgetPush(id);
+  offers_.erase(slot);
+  released_.push_back(cookie);
+}
+
+/// Says that a payload comes no more, and forgets it.
+void TcpEndpoint::refuse(const Request& request) {
+  queueInternal(kFetchRefused, request.fetch, 0);
+  forgetPush(request.fetch);
 }
 
 bool TcpEndpoint::append(const FrameHeader& header, const void* payload, uint64_t payload_bytes) {
@@ -101,9 +143,9 @@ void TcpEndpoint::flush() {
 bool TcpEndpoint::startData() {
   while (!requests_.empty() && internal_.empty()) {
     const Request& request = requests_.front();
-    const int slot = offers_.find(request.cookie);
+    const int slot = request.is_void ? -1 : offers_.find(request.cookie);
     if (slot < 0) {
-      queueInternal(kFetchRefused, request.fetch, 0);
+      refuse(request);
       requests_.erase(requests_.begin());
       continue;
     }
@@ -161,15 +203,21 @@ void TcpEndpoint::finishData() {
   requests_.erase(requests_.begin());
   data_.is_active = false;
   request.sent += data_.length;
-  const int slot = data_.is_void ? -1 : offers_.find(request.cookie);
+  const int slot = request.is_void ? -1 : offers_.find(request.cookie);
   if (slot < 0) {
-    queueInternal(kFetchRefused, request.fetch, 0);
+    refuse(request);
   } else if (request.sent < offers_[slot].length) {
     requests_.push_back(request);  // the others' turn
   } else {
     queueInternal(kFetchDone, request.fetch, 0);
-    offers_.erase(slot);
-    released_.push_back(request.cookie);
+    if (request.fetch & kPushBit) {
+      const auto push =
+          std::find_if(pushes_.begin(), pushes_.end(), [&](const Push& one) { return one.id == request.fetch; });
+      push->is_sent = true;
+    } else {
+      offers_.erase(slot);
+      released_.push_back(request.cookie);
+    }
   }
 }
 
@@ -179,7 +227,10 @@ void TcpEndpoint::revoke(uint64_t cookie) {
   if (slot < 0) return;
   offers_.erase(slot);
   if (data_.is_active && requests_.front().cookie == cookie) data_.is_void = true;
-  // Requests for it that wait are refused when their turn comes.
+  for (Request& request : requests_) request.is_void |= request.cookie == cookie;  // refused when their turn comes
+  const auto sent = std::find_if(pushes_.begin(), pushes_.end(),
+                                 [cookie](const Push& one) { return one.cookie == cookie && one.is_sent; });
+  if (sent != pushes_.end()) refuse({cookie, sent->id, 0});
 }
 
 }  // namespace jhetcc::transport::tcp
