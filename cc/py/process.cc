@@ -108,8 +108,8 @@ nb::list status(Process& process) {
         stale = engine.staleFrames();
         for (auto& rail : engine.rails()) {
           const std::string state = rail->brokenStatus().code() == "left" ? "closed: " : "broken: ";
-          rails.emplace_back(rail->peer(), rail->isBroken() ? state + rail->brokenStatus().message()
-                                                            : rail->endpoint().description());
+          rails.emplace_back(
+              rail->peer(), rail->isBroken() ? state + rail->brokenStatus().message() : rail->endpoint().description());
         }
       });
     }

@@ -31,7 +31,7 @@ struct Member {
   int32_t rank = 0, size = 0;
   bool is_process = true;              ///< else other ranks are in this process, too
   std::vector<LoadOptions> libraries;  ///< as the parent named them
-  std::unique_ptr<control::StoreClient> store;
+  std::shared_ptr<control::StoreClient> store;
 
   std::shared_ptr<Library> load(size_t which = 0) const;
   /// A communicator of these ranks in their order (empty: the first one, of all); `name` is fresh.

@@ -226,7 +226,8 @@ int killed(Member& member) {
 /// The other members never come. create() is given up, and the process ends with its own code.
 int alone(Member& member) {
   const std::shared_ptr<Library> library = member.load();
-  Deed creating([&member, library] { return member.create(*library, "world").status(); });
+  const auto own = std::make_shared<Member>(member);  // a thread that is left behind keeps it
+  Deed creating([own, library] { return own->create(*library, "world").status(); });
   require(member.store->get("world", inSeconds(20)).status(), "the token");
   require(!creating.hasEnded(300), "create() without members");
   library->leave();
