@@ -142,7 +142,7 @@ TEST_CASE("tcp: a frame waits behind a bounded part of the payload that this sid
   const uint64_t before = played.wire.payload_bytes;
   played.wire.is_slow = true;
   REQUIRE(played.until([&] { return played.count(tcp::kFetchRequest) == 1; }));
-  CHECK(played.wire.payload_bytes - before < 640 * 1024);
+  CHECK(played.wire.payload_bytes - before < 3 * kMiB / 2);
 }
 
 TEST_CASE("tcp: what was pushed early goes to its place, whenever that is given") {

@@ -16,9 +16,9 @@ namespace jhetcc::transport::tcp {
 struct Options {
   uint32_t send_buffer_bytes = 256 * 1024;     ///< frames that wait for the socket; at least 64 KiB
   uint32_t receive_buffer_bytes = 128 * 1024;  ///< at least 64 KiB
-  uint32_t data_frame_bytes = 128 * 1024;      ///< of an offered payload at a time; other frames pass between
+  uint32_t data_frame_bytes = 512 * 1024;      ///< of an offered payload at a time; other frames pass between
   /// What the kernel holds back unsent, at most about; 0: as it likes, which is megabytes that a request waits behind.
-  uint32_t unsent_bytes = 256 * 1024;
+  uint32_t unsent_bytes = 512 * 1024;
 };
 
 /// `socket` is connected and authenticated. `description` tells the two places: "127.0.0.1:4711 -> 127.0.0.1:4712"; the
