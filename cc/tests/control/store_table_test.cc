@@ -74,7 +74,7 @@ TEST_CASE("requests that are none are recognised") {
   for (size_t size = 0; size < good.size(); ++size) CHECK(!decodeRequest(std::string_view(good).substr(0, size)));
   CHECK(!decodeRequest(good + "x"));
   CHECK(!decodeRequest(encodeRequest({1, static_cast<StoreOp>(0), 0, "key", ""})));
-  CHECK(!decodeRequest(encodeRequest({1, static_cast<StoreOp>(8), 0, "key", ""})));
+  CHECK(!decodeRequest(encodeRequest({1, static_cast<StoreOp>(9), 0, "key", ""})));
   CHECK(!decodeRequest(encodeRequest({1, StoreOp::kSet, 0, std::string(257, 'k'), ""})));
 }
 
