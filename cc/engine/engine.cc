@@ -328,12 +328,13 @@ bool Engine::progress() {
 
 bool Engine::advanceActive() {
   bool moved = false;
-  if (!active_->withdrawn && active_->communicator->membership->ending()) withdrawActive();
-  if (!active_->withdrawn && !active_->begun && active_->command().ready.load(std::memory_order_acquire) &&
-      active_->request.turn.isReached()) {
+  const bool may_begin = !active_->begun && !active_->withdrawn && !active_->communicator->membership->ending();
+  if (may_begin && active_->command().ready.load(std::memory_order_acquire) && active_->request.turn.isReached()) {
     beginActive();
     moved = true;
   }
+  // Also where beginning failed: nothing of it may run.
+  if (!active_->withdrawn && active_->communicator->membership->ending()) withdrawActive();
   if (active_->begun && !active_->withdrawn) {
     moved |= active_->operation.advance();
     if (!active_->operation.failure().isOk()) {

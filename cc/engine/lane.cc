@@ -41,8 +41,10 @@ Status Lane::start() {
 Lane::~Lane() {
   std::vector<Status> outcomes;
   if (isBusy()) outcomes.push_back(drain());
-  for (Memory* memory : {&scratch_, &staging_}) {
-    if (memory->base != nullptr) outcomes.push_back(device_->free(memory->base));
+  outgrown_.push_back(scratch_);
+  outgrown_.push_back(staging_);
+  for (const Memory& memory : outgrown_) {
+    if (memory.base != nullptr) outcomes.push_back(device_->free(memory.base));
   }
   for (Mark& mark : marks_) {
     if (mark.event != nullptr) outcomes.push_back(device_->destroyEvent(mark.event));
@@ -76,10 +78,13 @@ Status Lane::reserve(size_t scratch_bytes, size_t staging_bytes) {
 
 Status Lane::grow(Memory& memory, size_t bytes, device::MemoryKind kind) {
   if (bytes <= memory.bytes) return Status::ok();
+  bytes = std::max(bytes, memory.bytes + memory.bytes / 2);
   const Result<void*> made = device_->allocate(bytes, kind);
   if (!made.isOk()) return made.status();
-  const Memory old = std::exchange(memory, {static_cast<char*>(made.value()), bytes});
-  return old.base == nullptr ? Status::ok() : device_->free(old.base);
+  // Freed at the end: freeing may wait for the device, whose streams may wait for the operation that needs this.
+  if (memory.base != nullptr) outgrown_.push_back(memory);
+  memory = {static_cast<char*>(made.value()), bytes};
+  return Status::ok();
 }
 
 Status Lane::copy(void* target, const void* source, size_t bytes, uint64_t token) {

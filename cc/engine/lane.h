@@ -48,7 +48,8 @@ class Lane {
   Result<Turn> enter(device::Stream stream);
   bool mustWait() const { return !device_->capabilities().stream_values; }
 
-  /// Grown when an operation needs more than any before, so one that ran once allocates nothing. Idle only.
+  /// Grown when an operation needs more than any before, by half at least, so one that ran once allocates nothing.
+  /// Idle only.
   Status reserve(size_t scratch_bytes, size_t staging_bytes);
   char* scratch() const { return scratch_.base; }
   char* staging() const { return staging_.base; }  ///< pinned memory of the host
@@ -91,6 +92,7 @@ class Lane {
   device::Stream stream_ = nullptr;
   bool is_registrable_ = false;
   Memory scratch_, staging_;
+  std::vector<Memory> outgrown_;
   struct Place {
     std::unique_ptr<device::Gate> gate;
     uint64_t last = 0;

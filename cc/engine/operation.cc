@@ -160,7 +160,7 @@ bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
   const bool is_inline = header.length <= inline_max && !(header.flags & kPointToPoint);
   header.type = is_inline ? FrameType::kData : FrameType::kOffer;
   if (!is_inline) {
-    if (lane_) {
+    if (lane_ && header.length > 0) {  // an empty array may lie nowhere
       const Result<void*> seen = lane_->alias(source, header.length);
       if (!seen.isOk()) return noteFailure(seen.status());
       source = static_cast<const char*>(seen.value());

@@ -135,7 +135,7 @@ void Operation::deliverToDevice(int32_t index, int64_t iteration, const FrameHea
     return;
   }
   char* landing = slot(index, iteration);
-  if (reaches(step.peer)) {
+  if (reaches(step.peer) && header.length > 0) {
     const Result<void*> seen = lane_->alias(target, header.length);
     if (!seen.isOk()) {
       noteFailure(seen.status());

@@ -215,6 +215,56 @@ TEST_CASE("tcp: a withdrawn push is forgotten on both sides, and its bytes count
   REQUIRE(pair.until([&] { return pair.from_b.released == std::vector<uint64_t>{6}; }));
 }
 
+TEST_CASE("tcp: a withdrawn push ends before a later offer of the same cookie, whatever was under way") {
+  for (const int polls : {0, 1, 2, 3, 5, 9, 40}) {
+    CAPTURE(polls);
+    TcpPair pair;
+    const std::vector<uint8_t> other = pattern(600'000, 1), first = pattern(600'000, 2), second = pattern(600'000, 3);
+    Guarded destination(second.size());
+    pair.sendSurely(*pair.a, offerHeader(other.data(), other.size(), 7), nullptr);
+    pair.sendSurely(*pair.a, offerHeader(first.data(), first.size(), 5), nullptr);
+    for (int i = 0; i < polls; ++i) pair.pollOnce();
+    pair.a->revoke(5);
+    pair.sendSurely(*pair.a, offerHeader(second.data(), second.size(), 5), nullptr);
+    REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 3; }));
+    const bool done = pair.b->fetch(pair.from_a.frames[2].header, destination.data(), 8).value();
+    REQUIRE(pair.until([&] { return done || pair.from_a.fetched.size() == 1; }));
+    if (!done) CHECK_MESSAGE(pair.from_a.fetched[0].second.isOk(), pair.from_a.fetched[0].second.message());
+    CHECK(destination.holds(second));
+    REQUIRE(pair.until([&] { return pair.from_b.released == std::vector<uint64_t>{5}; }));
+  }
+}
+
+TEST_CASE("tcp: what is released is not read any more, though the peer asked for it twice") {
+  for (const bool is_push_first : {true, false}) {
+    CAPTURE(is_push_first);
+    Played played;
+    Pages source(kMiB);
+    REQUIRE(played.endpoint->send(offerHeader(source.data(), kMiB, 3), nullptr).value());
+    if (is_push_first) REQUIRE(played.until([&] { return played.count(tcp::kFetchDone) == 1; }));
+    for (uint64_t fetch = 1; fetch <= 12; ++fetch) played.wire.put(tcp::kFetchRequest, 3, fetch);
+    if (is_push_first) {
+      // The socket is full, and a data frame is in the middle of its way.
+      for (int polls = 0; polls < 100; ++polls) REQUIRE(played.endpoint->poll(played.events).isOk());
+      played.wire.put(tcp::kTaken, tcp::kPushBit | 1, 0);
+    }
+    const int64_t deadline_ns = systemClock().nowNs() + 20'000 * kNsPerMs;
+    while (played.events.released.empty()) {
+      REQUIRE(systemClock().nowNs() < deadline_ns);
+      REQUIRE(played.endpoint->poll(played.events).isOk());
+      if (is_push_first) continue;
+      for (const FrameHeader& header : played.wire.read()) played.frames.push_back(header);
+    }
+    source.forbid();
+    REQUIRE(played.until([&] { return played.count(tcp::kFetchRefused) + played.count(tcp::kFetchDone) >= 13; }));
+    CHECK(played.events.released == std::vector<uint64_t>{3});
+    // Nothing of it counts any more: the whole bound is free.
+    const std::vector<uint8_t> next(tcp::kPushBytes);
+    REQUIRE(played.endpoint->send(offerHeader(next.data(), next.size(), 3), nullptr).value());
+    REQUIRE(played.until([&] { return played.count(tcp::kPush) == 2; }));
+  }
+}
+
 TEST_CASE("tcp: pushes that cannot be break the endpoint") {
   const uint64_t id = tcp::kPushBit | 1;
   const auto breaks = [](const std::function<void(Wire&)>& play, size_t offers) {

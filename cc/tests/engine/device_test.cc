@@ -102,10 +102,8 @@ TEST_CASE("where the transport sees devices no byte passes through the host, and
             CHECK(up == 0);
           }
           bounced += down + up;
-          if (round > 0) {
-            CHECK(is.allocations - was.allocations == 2);
-            CHECK(is.device_synchronisations == was.device_synchronisations);
-          }
+          if (round > 0) CHECK(is.allocations - was.allocations == 2);
+          CHECK(is.device_synchronisations == was.device_synchronisations);
           CHECK(is.callbacks == 0);
         }
       }
@@ -204,6 +202,42 @@ TEST_CASE("an operation waits for its stream, says so at its deadline, and its s
   simulation.check();
   CHECK_MESSAGE(simulation.failures().empty(), simulation.failures());
   REQUIRE(mine.device->free(word).isOk());
+}
+
+TEST_CASE("an operation for which the device has no memory fails before anything of it runs") {
+  for (const bool sees_devices : {true, false}) {
+    CAPTURE(sees_devices);
+    transport::sim::Options network;
+    network.sees_devices = sees_devices;
+    Simulation simulation(2, 4, network);
+    for (int rank = 0; rank < 2; ++rank) simulation.giveDevice(rank, {});
+    Planned large = *planned(2, "psum(u64[9])");
+    schedule::Schedule schedule = *large.members[1].program->schedule;
+    schedule.scratch_bytes = int64_t{1} << 60;
+    large.members[1].program = Program::make(std::make_shared<const schedule::Schedule>(schedule));
+    simulation.ask(simulation.makeGroup("world", firstRanks(2)), &large);
+    simulation.run(20'000 * kMs, kTimeoutNs);
+    for (const Simulation::Job& job : simulation.jobs()) {
+      CHECK_MESSAGE(job.status.message().find("device memory of") != std::string::npos, job.status.message());
+    }
+    CHECK(simulation.rank(1).device->device->counters().copies == 3);  // those of the caller
+    simulation.check();
+    CHECK_MESSAGE(simulation.failures().empty(), simulation.failures());
+  }
+}
+
+TEST_CASE("an empty message needs no memory of the device") {
+  for (const bool sees_devices : {true, false}) {
+    CAPTURE(sees_devices);
+    transport::sim::Options network;
+    network.sees_devices = sees_devices;
+    Simulation simulation(2, 6, network);
+    for (int rank = 0; rank < 2; ++rank) simulation.giveDevice(rank, {});
+    simulation.ask(simulation.makeGroup("world", firstRanks(2)), planned(2, "empty message"));
+    for (int rank = 0; rank < 2; ++rank) simulation.rank(rank).todo.front()->gives_host_memory = true;
+    simulation.run();
+    checkAllWell(simulation);
+  }
 }
 
 TEST_CASE("memory that is no device's is an error of the call on all ranks, not a crash") {

@@ -106,7 +106,7 @@ def main() -> None:
         for ranks in vectors:
             entries += clustered(n, ranks, uniform=len(vectors) == 1)
     for n in (2, 3, 4, 5, 8):
-        for name, items in (("short", 6), ("long", 4000)):
+        for name, items in (("empty", 0), ("short", 6), ("long", 4000)):
             texts = [""] * n
             texts[0], texts[n - 1] = f"send(u64[{items}], to={n - 1}, tag=3)", f"recv(u64[{items}], from=0, tag=3)"
             entries.append(point_to_point(f"{name} message", texts))

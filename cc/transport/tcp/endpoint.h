@@ -52,7 +52,7 @@ class TcpEndpoint final : public Endpoint {
     uint64_t cookie;
     uint64_t fetch;
     uint64_t sent;
-    bool is_void = false;  ///< withdrawn
+    bool is_void = false;  ///< refused already; its data frame goes on
   };
   struct Push {
     uint64_t id;
@@ -99,7 +99,8 @@ class TcpEndpoint final : public Endpoint {
   int gather(iovec* pieces) const;
   void written(uint64_t bytes);
   void finishData();
-  void refuse(const Request& request);
+  void refuse(uint64_t fetch);
+  void closeOffer(int slot);
   void push(uint64_t cookie, uint64_t length);
   void forgetPush(uint64_t id);
   void onTaken(uint64_t id);

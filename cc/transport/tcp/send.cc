@@ -68,18 +68,42 @@ void TcpEndpoint::forgetPush(uint64_t id) {
 void TcpEndpoint::onTaken(uint64_t id) {
   const auto found = std::find_if(pushes_.begin(), pushes_.end(), [id](const Push& one) { return one.id == id; });
   if (found == pushes_.end()) return;  // withdrawn meanwhile
+  if (!found->is_sent) return fail("a payload taken that was not sent");
   const uint64_t cookie = found->cookie;
-  const int slot = offers_.find(cookie);
-  if (!found->is_sent || slot < 0) return fail("a payload taken that was not sent");
   forgetPush(id);
-  offers_.erase(slot);
+  closeOffer(offers_.find(cookie));  // open: with an offer ends all that is sent of it
   released_.push_back(cookie);
 }
 
 /// Says that a payload comes no more, and forgets it.
-void TcpEndpoint::refuse(const Request& request) {
-  queueInternal(kFetchRefused, request.fetch, 0);
-  forgetPush(request.fetch);
+void TcpEndpoint::refuse(uint64_t fetch) {
+  queueInternal(kFetchRefused, fetch, 0);
+  forgetPush(fetch);
+}
+
+/// Its memory is not read any more. What was still to be sent of it is refused at once: behind the data frame under way
+/// and before any later offer, which may have the same cookie.
+void TcpEndpoint::closeOffer(int slot) {
+  const uint64_t cookie = offers_[slot].cookie;
+  offers_.erase(slot);
+  for (size_t k = 0; k < requests_.size();) {
+    Request& request = requests_[k];
+    if (request.cookie != cookie || request.is_void) {
+      ++k;
+      continue;
+    }
+    const uint64_t fetch = request.fetch;
+    if (k == 0 && data_.is_active) {
+      request.is_void = data_.is_void = true;
+      ++k;
+    } else {
+      requests_.erase(requests_.begin() + static_cast<ptrdiff_t>(k));
+    }
+    refuse(fetch);
+  }
+  const auto sent =
+      std::find_if(pushes_.begin(), pushes_.end(), [cookie](const Push& one) { return one.cookie == cookie; });
+  if (sent != pushes_.end()) refuse(sent->id);
 }
 
 bool TcpEndpoint::append(const FrameHeader& header, const void* payload, uint64_t payload_bytes) {
@@ -143,9 +167,9 @@ void TcpEndpoint::flush() {
 bool TcpEndpoint::startData() {
   while (!requests_.empty() && internal_.empty()) {
     const Request& request = requests_.front();
-    const int slot = request.is_void ? -1 : offers_.find(request.cookie);
+    const int slot = offers_.find(request.cookie);
     if (slot < 0) {
-      refuse(request);
+      refuse(request.fetch);
       requests_.erase(requests_.begin());
       continue;
     }
@@ -202,35 +226,28 @@ void TcpEndpoint::finishData() {
   Request request = requests_.front();
   requests_.erase(requests_.begin());
   data_.is_active = false;
+  if (request.is_void) return;  // refused already
   request.sent += data_.length;
-  const int slot = request.is_void ? -1 : offers_.find(request.cookie);
-  if (slot < 0) {
-    refuse(request);
-  } else if (request.sent < offers_[slot].length) {
+  const int slot = offers_.find(request.cookie);
+  if (request.sent < offers_[slot].length) {
     requests_.push_back(request);  // the others' turn
+    return;
+  }
+  queueInternal(kFetchDone, request.fetch, 0);
+  if (request.fetch & kPushBit) {
+    const auto push =
+        std::find_if(pushes_.begin(), pushes_.end(), [&](const Push& one) { return one.id == request.fetch; });
+    push->is_sent = true;
   } else {
-    queueInternal(kFetchDone, request.fetch, 0);
-    if (request.fetch & kPushBit) {
-      const auto push =
-          std::find_if(pushes_.begin(), pushes_.end(), [&](const Push& one) { return one.id == request.fetch; });
-      push->is_sent = true;
-    } else {
-      offers_.erase(slot);
-      released_.push_back(request.cookie);
-    }
+    closeOffer(slot);
+    released_.push_back(request.cookie);
   }
 }
 
 void TcpEndpoint::revoke(uint64_t cookie) {
   std::erase(released_, cookie);
   const int slot = offers_.find(cookie);
-  if (slot < 0) return;
-  offers_.erase(slot);
-  if (data_.is_active && requests_.front().cookie == cookie) data_.is_void = true;
-  for (Request& request : requests_) request.is_void |= request.cookie == cookie;  // refused when their turn comes
-  const auto sent = std::find_if(pushes_.begin(), pushes_.end(),
-                                 [cookie](const Push& one) { return one.cookie == cookie && one.is_sent; });
-  if (sent != pushes_.end()) refuse({cookie, sent->id, 0});
+  if (slot >= 0) closeOffer(slot);
 }
 
 }  // namespace jhetcc::transport::tcp
