@@ -260,6 +260,8 @@ void Process::close(int64_t timeout_ns) {
         nanosleep(&nap, nullptr);
       }
     }
+    // Whoever does not drive an operation would wait for it for ever, and so would a device's stream.
+    runner->withEngine([&](engine::Engine& engine) { engine.endAll(cause); });
     runner->stop();
   }
   if (library_) library_->is_closing.store(true);
