@@ -262,8 +262,8 @@ void Process::close(int64_t timeout_ns) {
     }
     // Whoever does not drive an operation would wait for it for ever, and so would a device's stream.
     runner->withEngine([&](engine::Engine& engine) { engine.endAll(cause); });
-    runner->stop();
   }
+  for (auto& runner : runners_) runner->stop();  // when all have ended: local ranks end together
   if (library_) library_->is_closing.store(true);
   for (auto& [name, communicator] : communicators_) {
     for (auto& native : communicator->natives) native->end();
