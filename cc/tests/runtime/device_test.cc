@@ -356,6 +356,54 @@ TEST_CASE("a process that closes ends its calls and lets their streams go on; wh
   });
 }
 
+TEST_CASE(
+    "two local ranks, each on its device; a call that one of them cannot begin ends for both, and streams go on") {
+  RunnerOptions options;
+  options.engine.operation_timeout_ns = 20 * kSecondNs;
+  const std::shared_ptr<Process> process = must(Process::create(options, {0, 1}, {0, 1}));
+  std::vector<DeviceRank> ranks(2);
+  for (size_t slot : {0, 1}) {
+    ranks[slot].device = must(device::fake::create({}));
+    ranks[slot].streams.push_back(must(ranks[slot].device->createStream()));
+    REQUIRE(process->useDevice(slot, ranks[slot].device, engine::testing::reduceOnFake).isOk());
+  }
+  Ends ends = connect("within one process");
+  process->addEndpoint(0, 1, std::move(ends.first));
+  process->addEndpoint(1, 0, std::move(ends.second));
+  process->startThreads();
+  REQUIRE(process->createCommunicator("c", 0, {0, 1}, {"a", "b"}).isOk());
+  const Planned& planned = *engine::testing::planned(2, "psum(u64[9])");
+  const std::string& text = planned.members[0].text;
+  const std::vector<std::pair<int32_t, std::string>> schedules = {{0, planned.members[0].binary},
+                                                                  {1, planned.members[1].binary}};
+  REQUIRE(process->answerPlan("c", 0, text, schedules, Status::ok()).isOk());
+  const Prepared prepared = must(process->prepareBlocking("c", text));
+  for (const bool is_whole : {true, false}) {
+    CAPTURE(is_whole);
+    std::vector<std::unique_ptr<DeviceCall>> calls;
+    std::vector<DeviceBuffers> buffers;
+    for (int32_t rank : {0, 1}) {
+      DeviceRank& mine = ranks[static_cast<size_t>(rank)];
+      calls.push_back(std::make_unique<DeviceCall>(mine, mine.streams[0], inputOf(planned, rank, 1),
+                                                   outputOf(planned, rank, 1).size(), false, 0xa0));
+      calls.back()->queueBefore();
+      buffers.push_back({calls.back()->buffers(), is_whole || rank == 0 ? mine.streams[0] : nullptr});
+    }
+    auto started = process->start(prepared, buffers.data(), 2, kNever);
+    CHECK(started.isOk() == is_whole);
+    for (auto& call : calls) call->queueAfter();
+    if (is_whole) {
+      const Status status = started.value()->wait(kNever);
+      CHECK_MESSAGE(status.isOk(), status.message());
+    }
+    for (int32_t rank : {0, 1}) {
+      CHECK(calls[static_cast<size_t>(rank)]->isUntouched());
+      if (is_whole) CHECK(calls[static_cast<size_t>(rank)]->output() == outputOf(planned, rank, 1));
+    }
+  }
+  process->close(kSecondNs);
+}
+
 TEST_CASE("what a call on a device is refused for") {
   Job job(2, "shm that reads");
   const Planned& planned = *plannedWith(2, false).front();
