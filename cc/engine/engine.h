@@ -107,6 +107,8 @@ class Engine {
   void abortAll(const Status& cause);
   control::Membership* membership(uint64_t id);
   void beginShrink(uint64_t id, int64_t deadline_ns);
+  /// Ends all operations here and now, without a word with the others.
+  void endAll(const Status& cause);
   void sayGoodbye();
 
   int32_t worldRank() const { return world_rank_; }

@@ -148,6 +148,14 @@ void Engine::abortAll(const Status& cause) {
   for (auto& [id, communicator] : communicators_) abortCommunicator(id, cause, {});
 }
 
+void Engine::endAll(const Status& cause) {
+  if (active_) {
+    if (!active_->withdrawn) withdrawActive();
+    finishActive(cause.withContext(active_->text()));
+  }
+  for (; !queue_.empty(); queue_.pop_front()) end(queue_.front(), cause.withContext(queue_.front().command->text));
+}
+
 void Engine::beginShrink(uint64_t id, int64_t deadline_ns) {
   control::Membership* membership = this->membership(id);
   if (membership) membership->beginShrink(deadline_ns, clock_.nowNs());

@@ -206,7 +206,7 @@ Result<std::unique_ptr<Process::StreamCall>> Process::start(const Prepared& prep
   if (!flag.isTaken()) return secondThread(prepared);
   Result<std::vector<Call>> calls = callsOf(prepared, count);
   if (!calls.isOk()) return calls.status();
-  std::unique_ptr<StreamCall> made(new StreamCall(*this, std::move(calls).value()));
+  std::unique_ptr<StreamCall> made(new StreamCall(shared_from_this(), std::move(calls).value()));
   bool must_wait = false;
   for (size_t k = 0; k < count; ++k) {
     const Call& call = made->calls_[k];
@@ -236,7 +236,7 @@ Result<std::unique_ptr<Process::StreamCall>> Process::start(const Prepared& prep
 }
 
 Status Process::StreamCall::wait(const std::function<bool()>& interrupted) {
-  return process_.awaitAll(calls_, tickets_, false, interrupted);
+  return process_->awaitAll(calls_, tickets_, false, interrupted);
 }
 
 bool Process::StreamCall::isDone() const {

@@ -349,6 +349,8 @@ class NativeWorker::Loop {
     }
     if (status.isOk()) status = awaitStream(vendor);
     std::lock_guard<std::mutex> lock(mutex_);
+    // Failed, it may still stand on the stream, and write one day. Closed, that has been seen to.
+    if (!status.isOk() && !is_closed_.load()) giveUp();
     under_way_ = nullptr;
     return status.isOk() ? status : sayWhere(*in_use_, status);
   }

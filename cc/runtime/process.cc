@@ -260,8 +260,10 @@ void Process::close(int64_t timeout_ns) {
         nanosleep(&nap, nullptr);
       }
     }
-    runner->stop();
+    // Whoever does not drive an operation would wait for it for ever, and so would a device's stream.
+    runner->withEngine([&](engine::Engine& engine) { engine.endAll(cause); });
   }
+  for (auto& runner : runners_) runner->stop();  // when all have ended: local ranks end together
   if (library_) library_->is_closing.store(true);
   for (auto& [name, communicator] : communicators_) {
     for (auto& native : communicator->natives) native->end();

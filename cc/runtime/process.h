@@ -76,7 +76,7 @@ struct DeviceBuffers {
   device::Stream stream = nullptr;
 };
 
-class Process {
+class Process : public std::enable_shared_from_this<Process> {
  public:
   /// `ordinals[k]` is what XLA calls the device of local rank k. `births_before`: so often every communicator counts as
   /// made already; alike in all processes.
@@ -118,7 +118,7 @@ class Process {
 
   /// Before startThreads(): calls of this local rank by start() are on memory of this device.
   Status useDevice(size_t slot, std::shared_ptr<device::Device> device, engine::Lane::Reducer reducer);
-  /// A call by all local members on their devices' streams, under way. Ends it before it goes.
+  /// A call by all local members on their devices' streams, under way. Ends it before it goes; keeps the process.
   class StreamCall {
    public:
     ~StreamCall();
@@ -128,8 +128,9 @@ class Process {
 
    private:
     friend class Process;
-    StreamCall(Process& process, std::vector<Call> calls) : process_(process), calls_(std::move(calls)) {}
-    Process& process_;
+    StreamCall(std::shared_ptr<Process> process, std::vector<Call> calls)
+        : process_(std::move(process)), calls_(std::move(calls)) {}
+    const std::shared_ptr<Process> process_;
     std::vector<Call> calls_;
     std::deque<BlockingTicket> tickets_;
   };

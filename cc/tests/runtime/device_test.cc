@@ -11,7 +11,7 @@
 #include "engine/device_rank.h"
 #include "engine/schedules.h"
 #include "fake_kernels.h"
-#include "fake_nccl/fake_nccl.h"
+#include "fake_nccl/control.h"
 #include "runtime/native_cluster.h"
 #include "runtime/process.h"
 #include "transport/shm/shm.h"
@@ -85,7 +85,9 @@ struct Job {
     for (auto& process : processes) process->startThreads();
   }
   ~Job() {
-    each([this](int32_t rank) { at(rank).close(kSecondNs); });
+    each([this](int32_t rank) {
+      if (processes[static_cast<size_t>(rank)]) at(rank).close(kSecondNs);
+    });
     processes.clear();
     libraries.clear();
     CHECK(waitForNativeThreads(20 * kSecondNs));
@@ -134,7 +136,9 @@ struct Job {
       if (!planned.takesPart(rank)) return;
       act(rank, must(at(rank).prepareBlocking(name, planned.members[static_cast<size_t>(rank)].text)));
     });
-    for (int32_t rank : world) at(rank).destroyCommunicator(name);
+    for (int32_t rank : world) {
+      if (processes[static_cast<size_t>(rank)]) at(rank).destroyCommunicator(name);
+    }
   }
 
   std::vector<int32_t> world;
@@ -269,6 +273,135 @@ TEST_CASE("a rank that does not come: the others' calls end, inside the library 
       CHECK(call.isUntouched());
     });
   }
+}
+
+TEST_CASE("a call that failed inside the library has left the stream when the engine hears of it") {
+  struct Outcome final : engine::NativeSink {
+    void onNativeDone(uint64_t, const Status& status) override { outcomes.push_back(status); }
+    std::vector<Status> outcomes;
+  };
+  const tests::fake_nccl::Control control(FAKE_NCCL);
+  Job job(2, "shm that reads");
+  job.openLibrary();
+  const std::vector<int32_t> members = {0, 1};
+  constexpr size_t kBytes = 4096;
+  std::vector<void*> memory;
+  std::vector<std::unique_ptr<NativeWorker>> workers;
+  Outcome ends[2];
+  const auto start = [&](size_t rank) {
+    engine::NativeCall call{};
+    call.kind = schedule::StepKind::kNativeAllReduce;
+    call.type = schedule::DataType::kInt32;
+    call.op = schedule::ReduceOp::kSum;
+    call.members = &members;
+    call.bytes = kBytes;
+    call.source = call.target = memory[rank];
+    workers[rank]->start(std::move(call));
+  };
+  const auto until = [&](const std::function<bool()>& done) {
+    const int64_t deadline_ns = kClock.nowNs() + 20 * kSecondNs;
+    while (!done() && kClock.nowNs() < deadline_ns) {
+      for (size_t rank : {0, 1}) workers[rank]->poll(ends[rank]);
+      std::this_thread::yield();
+    }
+    return done();
+  };
+  for (int32_t rank : job.world) {
+    const std::shared_ptr<device::fake::FakeDevice>& device = job.device(rank).device;
+    memory.push_back(must(device->allocate(kBytes, device::MemoryKind::kDevice)));
+    workers.push_back(std::make_unique<NativeWorker>(
+        job.libraries[static_cast<size_t>(rank)], 7, job.world, rank, [] {}, kSecondNs / 1000, device));
+  }
+  for (size_t rank : {0, 1}) start(rank);
+  REQUIRE(until([&] { return ends[0].outcomes.size() + ends[1].outcomes.size() == 2; }));
+  const tests::fake_nccl::Counts before = control.counts();
+  start(0);  // stands on the stream: the other does not call
+  REQUIRE(until([&] { return control.counts().kernels > before.kernels; }));
+  control.setAsyncError(0, 6);
+  REQUIRE(until([&] { return ends[0].outcomes.size() == 2; }));
+  CHECK(ends[0].outcomes[1].kind() == Kind::kDisconnected);
+  CHECK(control.counts().communicators == before.communicators - 1);
+  CHECK(job.device(0).device->free(memory[0]).isOk());  // no work on it is left
+  workers.clear();
+}
+
+TEST_CASE("a process that closes ends its calls and lets their streams go on; who waits for one may come later") {
+  Job job(2, "shm that reads");
+  const Planned& planned = *plannedWith(2, false).front();
+  job.call(planned, [&](int32_t rank, const Prepared& prepared) {
+    if (rank == 1) return;
+    DeviceRank& device = job.device(rank);
+    std::vector<std::unique_ptr<DeviceCall>> calls;
+    std::vector<std::unique_ptr<Process::StreamCall>> started;
+    for (size_t k = 0; k < 2; ++k) {
+      calls.push_back(std::make_unique<DeviceCall>(device, device.streams[k], inputOf(planned, rank, k),
+                                                   outputOf(planned, rank, k).size(), false, 0xa0));
+      calls[k]->queueBefore();
+      const DeviceBuffers buffers{calls[k]->buffers(), device.streams[k]};
+      started.push_back(must(job.at(rank).start(prepared, &buffers, 1, kNever)));
+      calls[k]->queueAfter();
+    }
+    job.at(rank).close(0);
+    for (size_t k = 0; k < 2; ++k) {
+      CHECK(started[k]->isDone());
+      const Status passed = device.device->synchronize(device.streams[k], kClock.nowNs() + 20 * kSecondNs);
+      CHECK_MESSAGE(passed.isOk(), passed.message());
+    }
+    job.processes[0].reset();
+    for (size_t k = 0; k < 2; ++k) {
+      const Status status = started[k]->wait(kNever);
+      CHECK_MESSAGE(status.code() == "closed", status.message());
+      CHECK(calls[k]->isUntouched());
+    }
+  });
+}
+
+TEST_CASE(
+    "two local ranks, each on its device; a call that one of them cannot begin ends for both, and streams go on") {
+  RunnerOptions options;
+  options.engine.operation_timeout_ns = 20 * kSecondNs;
+  const std::shared_ptr<Process> process = must(Process::create(options, {0, 1}, {0, 1}));
+  std::vector<DeviceRank> ranks(2);
+  for (size_t slot : {0, 1}) {
+    ranks[slot].device = must(device::fake::create({}));
+    ranks[slot].streams.push_back(must(ranks[slot].device->createStream()));
+    REQUIRE(process->useDevice(slot, ranks[slot].device, engine::testing::reduceOnFake).isOk());
+  }
+  Ends ends = connect("within one process");
+  process->addEndpoint(0, 1, std::move(ends.first));
+  process->addEndpoint(1, 0, std::move(ends.second));
+  process->startThreads();
+  REQUIRE(process->createCommunicator("c", 0, {0, 1}, {"a", "b"}).isOk());
+  const Planned& planned = *engine::testing::planned(2, "psum(u64[9])");
+  const std::string& text = planned.members[0].text;
+  const std::vector<std::pair<int32_t, std::string>> schedules = {{0, planned.members[0].binary},
+                                                                  {1, planned.members[1].binary}};
+  REQUIRE(process->answerPlan("c", 0, text, schedules, Status::ok()).isOk());
+  const Prepared prepared = must(process->prepareBlocking("c", text));
+  for (const bool is_whole : {true, false}) {
+    CAPTURE(is_whole);
+    std::vector<std::unique_ptr<DeviceCall>> calls;
+    std::vector<DeviceBuffers> buffers;
+    for (int32_t rank : {0, 1}) {
+      DeviceRank& mine = ranks[static_cast<size_t>(rank)];
+      calls.push_back(std::make_unique<DeviceCall>(mine, mine.streams[0], inputOf(planned, rank, 1),
+                                                   outputOf(planned, rank, 1).size(), false, 0xa0));
+      calls.back()->queueBefore();
+      buffers.push_back({calls.back()->buffers(), is_whole || rank == 0 ? mine.streams[0] : nullptr});
+    }
+    auto started = process->start(prepared, buffers.data(), 2, kNever);
+    CHECK(started.isOk() == is_whole);
+    for (auto& call : calls) call->queueAfter();
+    if (is_whole) {
+      const Status status = started.value()->wait(kNever);
+      CHECK_MESSAGE(status.isOk(), status.message());
+    }
+    for (int32_t rank : {0, 1}) {
+      CHECK(calls[static_cast<size_t>(rank)]->isUntouched());
+      if (is_whole) CHECK(calls[static_cast<size_t>(rank)]->output() == outputOf(planned, rank, 1));
+    }
+  }
+  process->close(kSecondNs);
 }
 
 TEST_CASE("what a call on a device is refused for") {
