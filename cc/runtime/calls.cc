@@ -213,7 +213,8 @@ Result<std::unique_ptr<Process::StreamCall>> Process::start(const Prepared& prep
     Status entered;
     call.runner->withEngine([&](engine::Engine& engine) {
       if (engine.lane() == nullptr) {
-        entered = Status(Kind::kBadArgument, Scope::kCall, "no_device", "this rank has no device");
+        entered = Status(Kind::kBadArgument, Scope::kCall, "bad_argument",
+                         "this rank has no device: give it one before it starts");
         return;
       }
       Result<engine::Turn> turn = engine.lane()->enter(buffers[k].stream);

@@ -77,6 +77,8 @@ Result<std::unique_ptr<ccl::Communicator>> makeCommunicator(const LibraryInUse& 
     }
     group.of_first.push_back(static_cast<int32_t>(place - in_use.world_ranks.begin()));
   }
+  // Given up while the token came: the others must not take this member for one that comes.
+  if (cancelled()) return Status(Kind::kAborted, Scope::kCommunicator, "closed", "given up");
   return in_use.library->create(group);
 }
 
