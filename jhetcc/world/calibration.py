@@ -204,7 +204,12 @@ def steadier(first: Profile, second: Profile) -> tuple[Profile, tuple[str, ...]]
             unsteady.append(f"{name} {one:.3g} and {other:.3g}")
         return low
 
-    found = lower("", json.loads(first.to_json()), json.loads(second.to_json()))
+    both = [json.loads(profile.to_json()) | {"hosts": {}} for profile in (first, second)]
+    found = lower("", *both)
+    hosts = max(len(first.hosts), len(second.hosts))  # none where the links looked alike
+    betas = zip(*(profile.hosts or (profile.tcp.beta,) * hosts for profile in (first, second)), strict=True)
+    lows = [lower(f"host {host}", one, other) for host, (one, other) in enumerate(betas)]
+    found["hosts"] = list(_links(np.array(lows), range(hosts))) if hosts else []
     return Profile.from_json(json.dumps(found)), tuple(unsteady)
 
 

@@ -94,6 +94,16 @@ def test_what_disturbed_a_measurement_is_told_and_the_lower_costs_are_kept():
     assert calibration.steadier(quiet, quiet) == (quiet, ())
 
 
+def test_links_of_hosts_that_were_measured_twice():
+    alike = Profile(tcp=Link(5e-5, 1e-9))
+    slow = Profile(tcp=Link(5e-5, 4e-9), hosts=(1.1e-9, 4e-9, 1.2e-9))
+    assert calibration.steadier(slow, slow) == (slow, ())
+    found, unsteady = calibration.steadier(slow, alike)  # where they looked alike once, they are
+    assert (found.tcp.beta, found.hosts) == (1e-9, ())
+    assert unsteady == ("tcp beta 4e-09 and 1e-09", "host 1 4e-09 and 1e-09")
+    assert calibration.steadier(alike, slow)[0] == found
+
+
 @pytest.mark.parametrize("is_disturbed", [False, True])
 def test_the_command_says_that_it_was_disturbed(monkeypatch, capsys, is_disturbed):
     costs = iter((1e-10, 4e-10 if is_disturbed else 1.2e-10))
