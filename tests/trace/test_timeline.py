@@ -55,12 +55,13 @@ def test_the_command(tmp_path, capsys):
 
 
 def case_recorded(algorithm, chunk, folder):
-    """One all-reduce of 2 MB over two clusters; returns the file of what was recorded."""
+    """Four all-reduces of 2 MB over two clusters; returns the file of what was recorded."""
     os.environ["JHETCC_CLUSTER"] = "ab"[here()["process_id"]]
     os.environ["JHETCC_ALGORITHM"], os.environ["JHETCC_CHUNK_BYTES"] = algorithm, chunk
     comm = jhetcc.init(**here() | {"devices": 2}, timeout=30)
     try:
-        comm.all_reduce([np.ones(500_000, np.float32) for _ in comm.local_ranks])
+        for _ in range(4):
+            comm.all_reduce([np.ones(500_000, np.float32) for _ in comm.local_ranks])
         return comm.record(folder)
     finally:
         comm.close()
@@ -70,17 +71,21 @@ def case_recorded(algorithm, chunk, folder):
 
 @pytest.mark.parametrize(("algorithm", "chunk"), [("hierarchical", "20kb"), ("hierarchical_sequential", "auto")])
 def test_stages_overlap_where_they_are_pipelined(pools, tmp_path, algorithm, chunk):
-    """The stage that ends last has begun before the one that begins first has come to its last chunk."""
+    """The stage that ends last has begun before the one that begins first has come to its last chunk.
+
+    In one operation of several at least: where a peer gets no processor, the others' first stage may run to its end.
+    """
     outcomes = pools(1, 1).attempt(case_recorded, algorithm, chunk, str(tmp_path), world=False)
     recordings = [json.loads(pathlib.Path(outcome.get()).read_text()) for outcome in outcomes]
     steps = [e for e in timeline(recordings) if e["ph"] == "X" and e["cat"] == "step"]
     assert bool(steps) == (algorithm == "hierarchical")  # in one chunk there is nothing to show
-    for rank in {e["pid"] for e in steps}:
-        lanes = {}
-        for e in steps:
-            if e["pid"] == rank:
-                lanes.setdefault(e["tid"], []).append(e["ts"])
-        whole = [sorted(lane) for lane in lanes.values() if len(lane) > 20]
-        assert len(whole) >= 3, lanes
+    lanes = {}
+    for e in steps:
+        lanes.setdefault((e["pid"], e["args"]["sequence"]), {}).setdefault(e["tid"], []).append(e["ts"])
+    overlap = {rank: [] for rank, _ in lanes}
+    for (rank, _), stages in lanes.items():
+        whole = [sorted(lane) for lane in stages.values() if len(lane) > 20]
+        assert len(whole) >= 3, stages
         first, last = min(whole), max(whole, key=lambda lane: lane[-1])
-        assert last[0] < first[-1], (first, last)
+        overlap[rank].append(last[0] < first[-1])
+    assert all(len(found) == 4 and any(found) for found in overlap.values()), overlap
