@@ -2,7 +2,7 @@
 // Without faults: every schedule of the planner, whatever the delays and the order in which ranks are stepped.
 #include <doctest/doctest.h>
 
-#include "simulation.h"
+#include "all_well.h"
 
 using namespace jhetcc;
 using namespace jhetcc::engine;
@@ -17,20 +17,6 @@ transport::sim::Options networkOf(uint64_t seed) {
   options.instant_fetch_probability = seed % 4 == 0 ? 1 : seed % 4 == 1 ? 0.5 : 0;
   options.window_bytes = seed % 5 == 0 ? 40 * 1024 : 256 * 1024;  // hardly two long frames: sends wait for room
   return options;
-}
-
-std::vector<int32_t> firstRanks(int count) {
-  std::vector<int32_t> ranks;
-  for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
-void checkAllWell(Simulation& simulation) {
-  simulation.check();
-  for (const Simulation::Job& job : simulation.jobs()) {
-    if (!job.status.isOk()) simulation.fail(job.planned->label + ": " + job.status.message());
-  }
-  CHECK_MESSAGE(simulation.failures().empty(), simulation.failures());
 }
 
 }  // namespace

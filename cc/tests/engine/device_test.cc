@@ -3,19 +3,13 @@
 // ends.
 #include <doctest/doctest.h>
 
-#include "simulation.h"
+#include "all_well.h"
 
 using namespace jhetcc;
 using namespace jhetcc::engine;
 using namespace jhetcc::engine::testing;
 
 namespace {
-
-std::vector<int32_t> firstRanks(int count) {
-  std::vector<int32_t> ranks;
-  for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);
-  return ranks;
-}
 
 transport::sim::Options networkOf(uint64_t seed) {
   transport::sim::Options options;
@@ -36,14 +30,6 @@ void giveSomeDevices(Simulation& simulation) {
     options.stream_values = kind != 2;
     simulation.giveDevice(rank, options);
   }
-}
-
-void checkAllWell(Simulation& simulation) {
-  simulation.check();
-  for (const Simulation::Job& job : simulation.jobs()) {
-    if (!job.status.isOk()) simulation.fail(job.planned->label + ": " + job.status.message());
-  }
-  CHECK_MESSAGE(simulation.failures().empty(), simulation.failures());
 }
 
 }  // namespace

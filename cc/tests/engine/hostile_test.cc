@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "simulation.h"
+#include "all_well.h"
 
 using namespace jhetcc;
 using namespace jhetcc::engine;
@@ -77,14 +77,6 @@ struct Stranger {
   SeededRandom random;
   std::unique_ptr<Endpoint> endpoint;
 };
-
-void checkAllWell(Simulation& simulation) {
-  simulation.check();
-  for (const Simulation::Job& job : simulation.jobs()) {
-    if (!job.status.isOk()) simulation.fail(job.planned->label + ": " + job.status.message());
-  }
-  CHECK_MESSAGE(simulation.failures().empty(), simulation.failures());
-}
 
 }  // namespace
 
