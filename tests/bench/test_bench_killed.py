@@ -147,5 +147,7 @@ def test_members_die_with_the_bench(tmp_path):
 @pytest.mark.parametrize("peer", ["mpich", "openmpi", "impi", "oneccl"])
 def test_members_of_real_peers_die_with_the_bench(tmp_path, peer):
     if not (INSTALLED / peer / ".complete").exists():
-        pytest.skip(f"{peer} is not installed: python bench/setup_peers.py")
+        pytest.skip(
+            f"{peer}, a peer of the bench alone, is not installed: python bench/setup_peers.py (a stand-in was tested)"
+        )
     assert kill_a_bench(tmp_path, peer, INSTALLED, 2)
