@@ -115,6 +115,11 @@ class TcpPair : public Pair {
   TcpPair() : Pair(makeTcpPair()) {}
 };
 
-#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair
-
 }  // namespace jhetcc::transport::conformance
+
+#ifdef JHETCC_TEST_LAB  // the lab's program: the same suite on real adapters
+#include "lab/verbs_pairs.h"
+#else
+#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair
+#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair
+#endif
