@@ -13,8 +13,8 @@ namespace jhetcc::transport::verbs {
 namespace {
 
 struct Rings {
-  Rings() : copy(kRingBytesMin), ring(kRingBytesMin) {
-    out.start(copy.data(), copy.size());
+  Rings() : copy(2 * kRingBytesMin), ring(kRingBytesMin) {
+    out.start(copy.data(), kRingBytesMin);
     in.start(ring.data(), ring.size());
   }
   bool put(FrameType type, uint64_t length, uint32_t index, uint64_t kept = 0) {

@@ -47,9 +47,8 @@ VerbsEndpoint::~VerbsEndpoint() {
 }
 
 Status VerbsEndpoint::start() {
-  const int flags = fcntl(socket_.get(), F_GETFL);
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  bool is_good = flags >= 0 && fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) == 0 && epoll_.isOpen();
+  bool is_good = epoll_.isOpen();
   for (const int fd : {socket_.get(), link_->channelFd(), link_->asyncFd()}) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -73,6 +72,11 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
   const Result<net::Address> remote = net::remoteAddress(socket.get());
   if (!local.isOk()) return local.status().withContext(names);
   if (!remote.isOk()) return remote.status().withContext(names);
+  const int flags = fcntl(socket.get(), F_GETFL);
+  if (flags < 0 || fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
+                  names + ": fcntl(O_NONBLOCK): " + strerror(errno));
+  }
   auto link = Link::connect(socket.get(), options, net::Deadline{clock, deadline_ns}, names);
   if (!link.isOk()) return link.status();
   const std::string text = names + " " + local.value().host() + " -> " + remote.value().host() + " by " +
@@ -121,11 +125,11 @@ Status VerbsEndpoint::poll(EventSink& sink) {
   if (!broken_.isOk() || has_ended_) return broken_;
   if (++polls_ % kPollsPerLook == 0 || !end_.isOk()) lookAround();
   reap();
+  has_news_ = false;
   receive(sink);
   if (end_.isOk()) {
-    serve();
-    reap();
     releaseWhole();
+    serve();
   }
   report(sink);
   if (!broken_.isOk() || end_.isOk() || !in_.isEmpty()) return broken_;
@@ -147,15 +151,14 @@ void VerbsEndpoint::report(EventSink& sink) {
 
 bool VerbsEndpoint::prepareSleep(bool in_operation) {
   if (has_ended_) return true;
-  if (!broken_.isOk() || !end_.isOk() || !released_.empty() || !in_.isEmpty()) return false;
+  if (!broken_.isOk() || !end_.isOk() || !released_.empty() || !in_.isEmpty() || has_news_) return false;
   if (out_.unposted() > 0 || !internal_.empty()) flush();
-  const uint64_t completions = completions_;
   // Who wants nothing but news is woken for what the peer marked; who has something to send, for room, too.
   const Status armed = link_->arm(!in_operation && !wantsWrite());
   if (!armed.isOk()) endWith(armed);
   reap();
   lookAround();
-  return end_.isOk() && completions == completions_;
+  return end_.isOk() && !has_news_;
 }
 
 /// Takes all completions there are.
@@ -180,7 +183,7 @@ void VerbsEndpoint::reap() {
 }
 
 void VerbsEndpoint::onCompletion(const abi::Wc& wc) {
-  ++completions_;
+  has_news_ = true;
   if (wc.id > 0) done_wr_ = std::max(done_wr_, wc.id);
   if (wc.status != abi::kSuccess) {
     if (!end_.isOk()) return;  // told already, or what follows from it
