@@ -54,7 +54,18 @@ bool isMeant(const Interface& interface, const std::string& part) {
   return isInSubnet(interface.address, subnet.value(), bits);
 }
 
-std::vector<std::string> split(const std::string& spec) {
+/// All of loopback's subnet is this machine's, though only one address of it is listed.
+Interface asAsked(Interface interface, const std::string& part) {
+  if (!interface.is_loopback) return interface;
+  Result<Address> asked = Address::fromHost(part, 0);
+  if (asked.isOk() && isInSubnet(asked.value(), interface.address, interface.prefix_length))
+    interface.address = asked.value();
+  return interface;
+}
+
+}  // namespace
+
+std::vector<std::string> partsOf(const std::string& spec) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= spec.size();) {
     const size_t end = std::min(spec.find(',', begin), spec.size());
@@ -65,8 +76,6 @@ std::vector<std::string> split(const std::string& spec) {
   }
   return parts;
 }
-
-}  // namespace
 
 Result<std::vector<Interface>> listInterfaces() {
   ifaddrs* first = nullptr;
@@ -122,22 +131,36 @@ Result<Address> chooseInterface(const Address& peer) {
   return local.value().withPort(0);
 }
 
-Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std::vector<Interface>& interfaces) {
+std::vector<Interface> interfacesMeant(const std::string& part, const std::vector<Interface>& interfaces) {
+  std::vector<Interface> found;
+  for (const Interface& interface : interfaces) {
+    const Interface asked = asAsked(interface, part);
+    if (isMeant(asked, part)) found.push_back(asked);
+  }
+  std::stable_partition(found.begin(), found.end(), [](const Interface& one) { return !one.address.isLinkLocal(); });
+  return found;
+}
+
+Status noInterface(const std::string& spec, const std::vector<Interface>& interfaces) {
   std::string unusable;
-  for (const std::string& part : split(spec)) {
-    std::vector<Address> usable;
-    for (const Interface& interface : interfaces) {
-      if (!isMeant(interface, part)) continue;
-      if (interface.is_up && interface.is_running)
-        usable.push_back(interface.address);
-      else
-        unusable += " " + interface.name + " is down or has no carrier;";
+  for (const std::string& part : partsOf(spec)) {
+    for (const Interface& one : interfacesMeant(part, interfaces)) {
+      if (!one.isUsable()) unusable += " " + one.name + " is down or has no carrier;";
     }
-    std::stable_partition(usable.begin(), usable.end(), [](const Address& address) { return !address.isLinkLocal(); });
-    if (!usable.empty()) return usable;
   }
   return Status(Kind::kBadArgument, Scope::kProcess, "no_interface",
                 "no usable interface '" + spec + "';" + unusable + " available: " + describe(interfaces));
+}
+
+Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std::vector<Interface>& interfaces) {
+  for (const std::string& part : partsOf(spec)) {
+    std::vector<Address> usable;
+    for (const Interface& one : interfacesMeant(part, interfaces)) {
+      if (one.isUsable()) usable.push_back(one.address);
+    }
+    if (!usable.empty()) return usable;
+  }
+  return noInterface(spec, interfaces);
 }
 
 }  // namespace jhetcc::net
