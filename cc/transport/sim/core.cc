@@ -8,7 +8,9 @@ namespace jhetcc::transport::sim {
 
 namespace {
 
-Status disconnected(const std::string& why) { return Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", why); }
+Status disconnected(const std::string& why, const char* code = "peer_lost") {
+  return Status(Kind::kDisconnected, Scope::kEndpoint, code, why);
+}
 
 std::string place(const Side& side) {
   return "sim rank " + std::to_string(side.rank) + " -> rank " + std::to_string(side.peer->rank);
@@ -68,7 +70,19 @@ void Core::post(Side* to, Item item, uint64_t bytes) {
     arrival_ns = std::max(arrival_ns, to->last_arrival_ns);
     to->last_arrival_ns = arrival_ns;
   }
+  if (to->under_way++ == 0) to->under_way_since_ns = clock.nowNs();
+  item.wire_bytes = bytes;
   push(Event{arrival_ns, 0, to, std::move(item), {}});
+}
+
+/// Its host has it now, and says so.
+void Core::confirm(Side* to, Item& item) {
+  if (item.wire_bytes == 0) return;
+  to->busy_ns += clock.nowNs() - to->under_way_since_ns;
+  to->under_way_since_ns = clock.nowNs();
+  to->arrived_bytes += item.wire_bytes;
+  --to->under_way;
+  item.wire_bytes = 0;
 }
 
 std::optional<int64_t> Core::nextEventNs() const {
@@ -101,6 +115,7 @@ void Core::arrive(Side* to, Item item) {
     to->held.push_back(std::move(item));
     return;
   }
+  confirm(to, item);
   mix(static_cast<uint64_t>(clock.nowNs()));
   mix(static_cast<uint64_t>(to->rank) << 32 | static_cast<uint64_t>(item.what));
   mix(item.id ^ item.header.sequence ^ item.bytes.size());
@@ -162,7 +177,7 @@ void Core::close(Side* side) {
   side->closed = true;
   side->offers.clear();
   side->fetches.clear();
-  breakSide(side->peer, disconnected(place(*side->peer) + ": peer process is gone: connection closed"));
+  breakSide(side->peer, disconnected(place(*side->peer) + ": peer process is gone: connection closed", "peer_closed"));
 }
 
 void Core::kill(int rank) {

@@ -31,6 +31,14 @@ class SimEndpoint final : public Endpoint {
   bool prepareSleep(bool) override { return side_->inbox.empty(); }
   bool wantsWrite() const override { return false; }
   bool seesDevices() const override { return core_->options.sees_devices; }
+  int64_t unansweredNs(int64_t now_ns) override {
+    return side_->peer->under_way == 0 ? 0 : now_ns - side_->peer->under_way_since_ns;
+  }
+  Answered answered() override {
+    const Side& peer = *side_->peer;
+    const int64_t now_ns = core_->clock.nowNs();
+    return {peer.arrived_bytes, peer.busy_ns + (peer.under_way > 0 ? now_ns - peer.under_way_since_ns : 0)};
+  }
   const char* transportName() const override { return "sim"; }
   const std::string& description() const override { return description_; }
 
@@ -48,7 +56,7 @@ Result<bool> SimEndpoint::send(const FrameHeader& header, const void* payload) {
   if (!side_->broken.isOk()) return side_->broken;
   if (core_->isStopped(side_->rank)) return false;
   const bool is_offer = header.type == FrameType::kOffer;
-  if (!is_offer && header.length > kInlineBytesMax) return inlineTooLong(description_, header.length);
+  if (!is_offer && header.length > inlineLimit(header.type)) return inlineTooLong(description_, header.length);
   const uint64_t bytes = sizeof(FrameHeader) + (is_offer ? 0 : header.length);
   Side* peer = side_->peer;
   if (peer->unpolled_bytes + bytes > core_->options.window_bytes) return false;
