@@ -114,23 +114,6 @@ std::string describe(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
-Result<Address> chooseInterface(const Address& peer) {
-  if (peer.isUnix()) return peer;
-  Fd fd(::socket(peer.native()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket sends nothing; it asks the routing table for the source address.
-  const Address target = peer.port() == 0 ? peer.withPort(9) : peer;
-  if (!fd.isOpen() || ::connect(fd.get(), target.native(), target.nativeSize()) != 0) {
-    const std::string why = systemText(errno);
-    const Result<std::vector<Interface>> interfaces = listInterfaces();
-    return Status(Kind::kUnavailable, Scope::kProcess, "no_route",
-                  "no local address reaches " + peer.text() + ": " + why + "; interfaces here: " +
-                      (interfaces.isOk() ? describe(interfaces.value()) : interfaces.status().message()));
-  }
-  Result<Address> local = localAddress(fd.get());
-  if (!local.isOk()) return local.status();
-  return local.value().withPort(0);
-}
-
 std::vector<Interface> interfacesMeant(const std::string& part, const std::vector<Interface>& interfaces) {
   std::vector<Interface> found;
   for (const Interface& interface : interfaces) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine's network interfaces, and which local address to use towards a peer. Any thread.
+// The machine's network interfaces, and which of them the user means. Any thread.
 #pragma once
 
 #include <string>
@@ -23,10 +23,6 @@ struct Interface {
 Result<std::vector<Interface>> listInterfaces();
 /// "lo 127.0.0.1/8 (loopback), eth0 10.0.0.3/24, eth1 10.1.0.3/24 (down)"
 std::string describe(const std::vector<Interface>& interfaces);
-
-/// The local address (port 0) the system would use towards `peer`; for a unix name the name itself. kUnavailable: no
-/// route.
-Result<Address> chooseInterface(const Address& peer);
 
 /// The parts of what the user names, by commas.
 std::vector<std::string> partsOf(const std::string& spec);

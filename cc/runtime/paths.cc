@@ -73,8 +73,9 @@ size_t Paths::Loop::routeOf(const PairPlan& pair, const PathPlan& path) {
   const auto found = std::find_if(routes_.begin(), routes_.end(), [&](const Route& route) {
     return route.nic == path.nic && route.peer_process == pair.peer_process && route.remote == path.remote;
   });
-  if (found == routes_.end()) routes_.push_back({path.nic, path.remote, pair.peer_process});
-  return static_cast<size_t>(found - routes_.begin());
+  const auto place = static_cast<size_t>(found - routes_.begin());
+  if (place == routes_.size()) routes_.push_back({path.nic, path.remote, pair.peer_process});
+  return place;
 }
 
 void Paths::Loop::plan(std::vector<PairPlan> pairs) {

@@ -39,6 +39,17 @@ class Nic:
         length = self.prefix_length or self.address.max_prefixlen
         return ipaddress.ip_network((self.host, length), strict=False)
 
+    def __str__(self) -> str:
+        rate = f" ({self.mbit_per_s / 1e3:g} Gbit/s)" if self.mbit_per_s else ""
+        return f"{self.name} {self.host}".strip() + rate
+
+    def address_from(self, own: Nic) -> str:
+        """Where the process listens on it, as a process calls it from a NIC of its own: link-local addresses mean one there."""
+        if self.address.version == 4:
+            return f"{self.host}:{self.port}"
+        scope = f"%{own.name}" if self.address.is_link_local else ""
+        return f"[{self.host}{scope}]:{self.port}"
+
     def reaches(self, other: Nic) -> bool:
         """Whether one is in the other's subnet."""
         if self.address.version != other.address.version:
@@ -91,7 +102,9 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
     is_alone = len(a) == len(b) == 1 and not same_host and not low[a[0]].address.is_loopback
     found = aligned * (per_nic or (2 if is_alone else 1))
     if len(a) > 1 and len(b) > 1:
-        found += [Way(a[k % len(a)], b[(k + 1) % len(b)], 1) for k in range(count)]
+        joined = {(way.low, way.high) for way in aligned}
+        crossed = dict.fromkeys((a[k % len(a)], b[(k + 1) % len(b)]) for k in range(count))
+        found += [Way(*ends, 1) for ends in crossed if ends not in joined]
     return found
 
 
