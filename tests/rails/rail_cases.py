@@ -90,13 +90,13 @@ def case_closed_connections(comm, host):
     before = paths_to(comm, peer)
     if comm.rank == 0:
         assert close_sockets(host) > 0
-    hit = [path["path"] for path in before if host in (path["local"].split()[-1], path["remote"])]
+    hit = [path["path"] for path in before if host == (path["remote"] if comm.rank else path["local"].split()[-1])]
     assert hit
     turn = work_until(comm, lambda: all(paths_to(comm, peer)[k]["losses"] > 0 for k in hit), turn)
     lost = paths_to(comm, peer)
     turn = work_until(comm, lambda: all(state == "healthy" for state in states(comm, peer)), turn)
     work_until(comm, both_used(comm, peer, moved(comm, peer)), turn)
-    return before, lost, paths_to(comm, peer), comm.status()["counters"]["aborts"]
+    return hit, before, lost, paths_to(comm, peer), comm.status()["counters"]["aborts"]
 
 
 def joined(address, key, **options):
