@@ -20,6 +20,7 @@ constexpr int64_t kLookNs = 10 * kNsPerMs;
 constexpr int64_t kProbeNs = 20 * kNsPerMs;
 constexpr uint32_t kProbesNeeded = 3;
 constexpr int64_t kMeasureNs = 5 * kNsPerMs;  ///< of busy time: shorter ones say little
+constexpr uint64_t kMeasureBytes = 4096;
 constexpr double kNewest = 0.3;               ///< weight of the newest measurement
 /// A path that stays this long is no flapping one.
 constexpr int64_t kStableNs = 10'000 * kNsPerMs;
@@ -35,8 +36,13 @@ void Path::measure() {
   if (!endpoint || is_opening) return;
   const transport::Answered now = endpoint->answered();
   const int64_t busy_ns = now.busy_ns - measured_from.busy_ns;
+  const uint64_t bytes = now.bytes - measured_from.bytes;
   if (busy_ns < kMeasureNs) return;
-  const double rate = static_cast<double>(now.bytes - measured_from.bytes) * 1e9 / static_cast<double>(busy_ns);
+  if (bytes < kMeasureBytes) {  // probes: they say how long a round trip takes
+    measured_from = now;
+    return;
+  }
+  const double rate = static_cast<double>(bytes) * 1e9 / static_cast<double>(busy_ns);
   status.rate_bytes_per_s += status.rate_bytes_per_s > 0 ? kNewest * (rate - status.rate_bytes_per_s) : rate;
   measured_from = now;
 }
