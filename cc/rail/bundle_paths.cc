@@ -20,7 +20,8 @@ constexpr int64_t kLookNs = 10 * kNsPerMs;
 constexpr int64_t kProbeNs = 20 * kNsPerMs;
 constexpr uint32_t kProbesNeeded = 3;
 constexpr int64_t kMeasureNs = 5 * kNsPerMs;  ///< of busy time: shorter ones say little
-constexpr uint64_t kMeasureBytes = 4096;
+constexpr uint64_t kMeasureBytes = 16 * 1024;
+constexpr int64_t kMeasureLongNs = 200 * kNsPerMs;
 constexpr double kNewest = 0.3;               ///< weight of the newest measurement
 /// A path that stays this long is no flapping one.
 constexpr int64_t kStableNs = 10'000 * kNsPerMs;
@@ -37,11 +38,8 @@ void Path::measure() {
   const transport::Answered now = endpoint->answered();
   const int64_t busy_ns = now.busy_ns - measured_from.busy_ns;
   const uint64_t bytes = now.bytes - measured_from.bytes;
-  if (busy_ns < kMeasureNs) return;
-  if (bytes < kMeasureBytes) {  // probes: they say how long a round trip takes
-    measured_from = now;
-    return;
-  }
+  // Few bytes in a short time are probes and small messages: they say how long a round trip takes.
+  if (busy_ns < kMeasureNs || (bytes < kMeasureBytes && busy_ns < kMeasureLongNs)) return;
   const double rate = static_cast<double>(bytes) * 1e9 / static_cast<double>(busy_ns);
   status.rate_bytes_per_s += status.rate_bytes_per_s > 0 ? kNewest * (rate - status.rate_bytes_per_s) : rate;
   measured_from = now;
