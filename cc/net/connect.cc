@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/connect.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -19,22 +20,30 @@ namespace {
 constexpr int64_t kBackOffMinNs = 5 * kNsPerMs;
 constexpr int64_t kBackOffMaxNs = 500 * kNsPerMs;
 
+/// Code "refused" where the peer's host says that nobody listens.
+Status notConnected(int error) {
+  const Status status = disconnected("connect", error);
+  return Status(status.kind(), status.scope(), error == ECONNREFUSED ? "refused" : status.code(), status.message());
+}
+
 /// kDisconnected and kTimeout are worth another try; other kinds are final.
 Result<Fd> openSocket(const Address& address, const Deadline& deadline, const std::optional<Address>& from) {
   Result<Fd> created = createSocket(address);
   if (!created.isOk()) return created.status();
   Fd fd = std::move(created).value();
+  const int on = 1;  // the port is chosen when the peer is known, so that one can serve towards several
+  if (from && from->isIp()) ::setsockopt(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
   if (from && ::bind(fd.get(), from->withPort(0).native(), from->nativeSize()) != 0) {
     return Status(Kind::kUnavailable, Scope::kCall, "bind",
                   "cannot bind to the local address " + from->host() + ": " + systemText(errno));
   }
   if (::connect(fd.get(), address.native(), address.nativeSize()) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return disconnected("connect", errno);
+    if (errno != EINPROGRESS && errno != EINTR) return notConnected(errno);
     JHETCC_RETURN_IF_ERROR(waitFor(fd.get(), POLLOUT, deadline, "connect"));
     int error = 0;
     socklen_t size = sizeof(error);
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return disconnected("connect", error);
+    if (error != 0) return notConnected(error);
   }
   return fd;
 }
@@ -57,30 +66,6 @@ Status exchange(int fd, ClientHandshake& handshake, const Deadline& deadline) {
     JHETCC_RETURN_IF_ERROR(sendAll(fd, step.reply.data(), step.reply.size(), deadline, "handshake"));
     if (step.is_finished) return Status::ok();
   }
-}
-
-Result<Connection> attempt(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                           const Deadline& deadline, const std::optional<Address>& from) {
-  Result<Fd> opened = openSocket(address, deadline, from);
-  if (!opened.isOk()) return opened.status();
-  Connection connection;
-  connection.fd = std::move(opened).value();
-  Result<Address> local = localAddress(connection.fd.get());
-  if (!local.isOk()) return local.status();
-  connection.local = local.value();
-  connection.remote = address;
-  // On loopback a socket may be given the very port it calls, and then meets itself.
-  if (connection.local.isIp() && connection.local == address) return disconnected("connect", ECONNREFUSED);
-  JHETCC_RETURN_IF_ERROR(checkInsecure(secret, connection.local, connection.remote));
-  const Result<TcpTuned> tuned = tuneTcp(connection.fd.get());
-  if (!tuned.isOk()) return tuned.status();
-  const Result<Nonce> nonce = randomNonce();
-  if (!nonce.isOk()) return nonce.status();
-  ClientHandshake handshake(secret, mine, wanted_rank, nonce.value());
-  JHETCC_RETURN_IF_ERROR(exchange(connection.fd.get(), handshake, deadline.within(kHandshakeNs)));
-  connection.peer = handshake.peer();
-  connection.description = describe(connection.peer) + " at " + address.text() + " from " + connection.local.text();
-  return connection;
 }
 
 std::string seconds(int64_t ns) {
@@ -112,6 +97,30 @@ Status pause(int64_t ns, const Deadline& deadline) {
 
 }  // namespace
 
+Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
+                               const Deadline& deadline, const std::optional<Address>& from) {
+  Result<Fd> opened = openSocket(address, deadline, from);
+  if (!opened.isOk()) return opened.status();
+  Connection connection;
+  connection.fd = std::move(opened).value();
+  Result<Address> local = localAddress(connection.fd.get());
+  if (!local.isOk()) return local.status();
+  connection.local = local.value();
+  connection.remote = address;
+  // On loopback a socket may be given the very port it calls, and then meets itself.
+  if (connection.local.isIp() && connection.local == address) return disconnected("connect", ECONNREFUSED);
+  JHETCC_RETURN_IF_ERROR(checkInsecure(secret, connection.local, connection.remote));
+  const Result<TcpTuned> tuned = tuneTcp(connection.fd.get());
+  if (!tuned.isOk()) return tuned.status();
+  const Result<Nonce> nonce = randomNonce();
+  if (!nonce.isOk()) return nonce.status();
+  ClientHandshake handshake(secret, mine, wanted_rank, nonce.value());
+  JHETCC_RETURN_IF_ERROR(exchange(connection.fd.get(), handshake, deadline.within(kHandshakeNs)));
+  connection.peer = handshake.peer();
+  connection.description = describe(connection.peer) + " at " + address.text() + " from " + connection.local.text();
+  return connection;
+}
+
 Result<Connection> connect(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
                            const Deadline& deadline, const std::optional<Address>& from) {
   const std::string target = std::string("connecting (") + roleName(mine.role) + ") to " +
@@ -127,7 +136,7 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
   int64_t back_off_ns = kBackOffMinNs;
   Status last;
   for (int attempts = 1;; ++attempts) {
-    Result<Connection> connection = attempt(address, secret, mine, wanted_rank, deadline, from);
+    Result<Connection> connection = connectOnce(address, secret, mine, wanted_rank, deadline, from);
     if (connection.isOk()) return connection;
     const Kind kind = connection.status().kind();
     const bool is_final = kind != Kind::kDisconnected && kind != Kind::kTimeout && kind != Kind::kAborted;

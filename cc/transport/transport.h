@@ -30,7 +30,7 @@ struct FrameHeader {
   uint64_t sequence = 0;      ///< operation number within the communicator
   uint64_t fingerprint = 0;   ///< what the sender believes the operation is
   uint64_t length = 0;        ///< payload bytes, inline or offered
-  uint64_t address = 0;       ///< kOffer: where the payload lies in the sender
+  uint64_t address = 0;       ///< kOffer: where the payload lies in the sender; between rails a number of theirs
   uint64_t cookie = 0;        ///< kOffer: names the offer; unique per endpoint while it is open
   uint32_t source = 0;        ///< sender's index within the communicator
   uint32_t tag = 0;           ///< send/recv only
@@ -110,8 +110,8 @@ class Endpoint {
   /// running.
   virtual int peerCpu() const { return -1; }
 
-  /// How long the peer's host has left bytes of ours without an answer, beyond what this path usually takes. 0: none are,
-  /// or that is not known here.
+  /// How long the peer's host has left bytes of ours without an answer, beyond what this path usually takes. 0: none
+  /// are, or that is not known here.
   virtual int64_t unansweredNs(int64_t /*now_ns*/) { return 0; }
   virtual Answered answered() { return {}; }
 

@@ -43,19 +43,13 @@ inline EndpointPair makeVerbsPair(const verbs::Options& options = {}) {
   static std::atomic<size_t> next{0};
   const size_t number = next++;
   auto [left, right] = connectBetween(labAddress(number), labAddress(number));
-  const int64_t deadline_ns = clock.nowNs() + 10'000 * kNsPerMs;
-  std::unique_ptr<Endpoint> joined;
-  Status join_status;
-  std::thread joiner([&, fd = std::move(right)]() mutable {
-    auto made = verbs::create(std::move(fd), options, "rank 1 -> rank 0", deadline_ns, clock);
-    join_status = made.status();
-    if (made.isOk()) joined = std::move(made).value();
-  });
-  auto created = verbs::create(std::move(left), options, "rank 0 -> rank 1", deadline_ns, clock);
-  joiner.join();
-  REQUIRE_MESSAGE(created.isOk(), created.status().message());
-  REQUIRE_MESSAGE(join_status.isOk(), join_status.message());
-  return {std::move(created).value(), std::move(joined)};
+  auto a = verbs::create(std::move(left), options, "rank 0 -> rank 1", clock);
+  auto b = verbs::create(std::move(right), options, "rank 1 -> rank 0", clock);
+  REQUIRE_MESSAGE(a.isOk(), a.status().message());
+  REQUIRE_MESSAGE(b.isOk(), b.status().message());
+  Pair meeting({std::move(a).value(), std::move(b).value()});
+  REQUIRE(meeting.until([&] { return !meeting.a->wantsWrite() && !meeting.b->wantsWrite(); }));
+  return {std::move(meeting.a), std::move(meeting.b)};
 }
 
 class VerbsPair : public Pair {
@@ -69,7 +63,13 @@ class VerbsGatheringPair : public Pair {
   VerbsGatheringPair() : Pair(makeVerbsPair({verbs::kRingBytesMin, 0})) {}
 };
 
+/// Three queue pairs as one endpoint.
+class RailVerbsPair : public Pair {
+ public:
+  RailVerbsPair() : Pair(makeBundles([] { return makeVerbsPair(); }, systemClock())) {}
+};
+
 }  // namespace jhetcc::transport::conformance
 
-#define JHETCC_TRANSPORTS VerbsPair, VerbsGatheringPair
+#define JHETCC_TRANSPORTS VerbsPair, VerbsGatheringPair, RailVerbsPair
 #define JHETCC_SLEEPING_TRANSPORTS VerbsPair, VerbsGatheringPair

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include "conformance/pairs.h"
+#include "net/framing.h"
 
 namespace jhetcc::transport::conformance {
 
@@ -22,25 +23,51 @@ TEST_CASE("verbs: a rail's frame of full length arrives whole") {
 
 TEST_CASE("verbs: who has no adapter says so, and the other end hears why") {
   auto [left, right] = connectLoopback();
-  Status there;
-  std::thread other([&, fd = std::move(right)]() mutable {
-    there = verbs::create(std::move(fd), {}, "b", systemClock().nowNs() + 5'000 * kNsPerMs, systemClock()).status();
-  });
-  const Status here =
-      verbs::create(std::move(left), {}, "a", systemClock().nowNs() + 5'000 * kNsPerMs, systemClock()).status();
-  other.join();
-  for (const Status& status : {here, there}) {
-    CHECK(status.kind() == Kind::kUnavailable);
-    CHECK_MESSAGE(status.message().find("127.0.0.1") != std::string::npos, status.message());
-  }
+  const Status here = verbs::create(std::move(left), {}, "a", systemClock()).status();
+  CHECK(here.kind() == Kind::kUnavailable);
+  CHECK_MESSAGE(here.message().find("127.0.0.1") != std::string::npos, here.message());
+
+  auto [ours, theirs] = connectBetween(labAddress(0), labAddress(0));
+  auto endpoint = std::move(verbs::create(std::move(ours), {}, "a", systemClock())).value();
+  const std::string why = "no adapter";
+  const std::string told = net::framed(why);
+  REQUIRE(write(theirs.get(), told.data(), told.size()) == static_cast<ssize_t>(told.size()));
+  Recorder events;
+  const Status there = endpoint->poll(events);
+  CHECK(there.kind() == Kind::kUnavailable);
+  CHECK_MESSAGE(there.message().find("the other end cannot: no adapter") != std::string::npos, there.message());
 }
 
-TEST_CASE("verbs: a silent other end is given up at the deadline") {
-  auto [left, right] = connectBetween(labAddress(0), labAddress(0));
-  const int64_t begin_ns = systemClock().nowNs();
-  const Status status = verbs::create(std::move(left), {}, "a", begin_ns + 300 * kNsPerMs, systemClock()).status();
-  CHECK(status.kind() == Kind::kTimeout);
-  CHECK(systemClock().nowNs() - begin_ns < 5'000 * kNsPerMs);
+TEST_CASE("verbs: nothing can be sent before the other end is met, and its end is an end") {
+  auto [ours, theirs] = connectBetween(labAddress(0), labAddress(0));
+  auto endpoint = std::move(verbs::create(std::move(ours), {}, "a", systemClock())).value();
+  Recorder events;
+  for (int polls = 0; polls < 200; ++polls) REQUIRE(endpoint->poll(events).isOk());
+  CHECK(!endpoint->send(dataHeader(0, 0), nullptr).value());
+  CHECK(endpoint->wantsWrite());
+  CHECK(endpoint->prepareSleep(true));
+  theirs.reset();
+  pollfd descriptor{endpoint->waitDescriptor(), POLLIN, 0};
+  CHECK(::poll(&descriptor, 1, 10'000) == 1);
+  CHECK(endpoint->poll(events).kind() == Kind::kDisconnected);
+}
+
+TEST_CASE("verbs: what the other end is said to be is checked") {
+  auto [ours, theirs] = connectBetween(labAddress(0), labAddress(0));
+  auto endpoint = std::move(verbs::create(std::move(ours), {}, "a", systemClock())).value();
+  Recorder events;
+  SUBCASE("a message without end") {
+    const uint32_t length = ~uint32_t{0};
+    REQUIRE(write(theirs.get(), &length, sizeof length) == sizeof length);
+  }
+  SUBCASE("a ring that is none") {
+    std::string told(60, '\0');
+    REQUIRE(read(theirs.get(), told.data(), told.size()) == static_cast<ssize_t>(told.size()));
+    const uint32_t ring = 3 << 18;
+    std::memcpy(told.data() + 4 + 44, &ring, sizeof ring);
+    REQUIRE(write(theirs.get(), told.data(), told.size()) == static_cast<ssize_t>(told.size()));
+  }
+  CHECK(!endpoint->poll(events).isOk());
 }
 
 TEST_CASE("verbs: nothing is unanswered once it has arrived, whatever the peer's process does") {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "net/framing.h"
 #include "transport/offers.h"
 #include "transport/verbs/link.h"
 #include "transport/verbs/memory.h"
@@ -24,6 +25,7 @@ class VerbsEndpoint final : public Endpoint {
   VerbsEndpoint(Fd socket, std::unique_ptr<Link> link, const Options& options, std::string description,
                 const Clock& clock);
   ~VerbsEndpoint() override;
+  /// Tells the other end what is here.
   Status start();
 
   Result<bool> send(const FrameHeader& header, const void* payload) override;
@@ -84,6 +86,7 @@ class VerbsEndpoint final : public Endpoint {
   void endRequest(size_t place);
 
   // receive.cc
+  void meet();
   void reap();
   void onCompletion(const abi::Wc& wc);
   void receive(EventSink& sink);
@@ -107,6 +110,8 @@ class VerbsEndpoint final : public Endpoint {
   OfferTable offers_;
   OfferedMemory memory_;
 
+  enum class Phase { kHello, kReady, kOpen } phase_ = Phase::kHello;  ///< what is still to be heard on the socket
+  net::MessageReader reader_;
   OutRing out_;
   std::vector<FrameHeader> internal_;  ///< own frames that found no room
   std::vector<Request> requests_;      ///< served in turn; whole ones stay until their bytes are there

@@ -9,8 +9,6 @@
 #include <cstring>
 
 #include "net/crypto.h"
-#include "net/framing.h"
-#include "net/socket.h"
 #include "transport/verbs/ring.h"
 
 namespace jhetcc::transport::verbs {
@@ -18,7 +16,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x76636a68;  // "hjcv"
 constexpr uint32_t kVersion = 1;
-constexpr size_t kMessageMax = 1024;
+constexpr uint32_t kMtuMax = 5;  // 4096 bytes
 constexpr uint32_t kPsnMask = 0xffffff;
 constexpr uint32_t kInlineWanted = 192;  // a header, its round trip's answer, and some bytes
 constexpr uint8_t kRnrTimer = 12;        // 0.64 ms; receives are counted, so it should never be needed
@@ -57,26 +55,21 @@ Status Link::failed(const char* call) const {
                 std::string(call) + " on " + place_.device + ": " + strerror(number));
 }
 
-Result<std::unique_ptr<Link>> Link::connect(int socket, const Options& options, const net::Deadline& deadline,
-                                            const std::string& names) {
+Result<std::unique_ptr<Link>> Link::open(const net::Address& local, const Options& options) {
   const Result<const Library*> library = Library::get();
-  const Result<net::Address> local = net::localAddress(socket);
-  if (!local.isOk()) return local.status();
-  Status status = library.status();
-  std::unique_ptr<Link> link;
-  if (status.isOk()) {
-    link.reset(new Link(*library.value(), options));
-    status = link->open(local.value());
-  }
-  if (!status.isOk()) {  // the other end waits to hear something
-    (void)net::sendMessage(socket, status.message().substr(0, kMessageMax), deadline, names);
-    return status;
-  }
-  JHETCC_RETURN_IF_ERROR(link->meet(socket, deadline, names));
+  if (!library.isOk()) return library.status();
+  std::unique_ptr<Link> link(new Link(*library.value(), options));
+  JHETCC_RETURN_IF_ERROR(link->openDevice(local));
+  JHETCC_RETURN_IF_ERROR(link->openQp());
+  link->in_bytes_ = options.ring_bytes;
+  JHETCC_RETURN_IF_ERROR(link->in_.start(*link->library_, link->pd_, link->in_bytes_,
+                                         abi::kAccessLocalWrite | abi::kAccessRemoteWrite));
+  JHETCC_RETURN_IF_ERROR(net::fillRandom(&link->psn_, sizeof link->psn_));
+  link->psn_ &= kPsnMask;
   return link;
 }
 
-Status Link::open(const net::Address& local) {
+Status Link::openDevice(const net::Address& local) {
   Result<Place> place = findPlace(local);
   if (!place.isOk()) return place.status();
   place_ = place.value();
@@ -99,9 +92,7 @@ Status Link::open(const net::Address& local) {
   setNonBlocking(channel_->fd);
   cq_ = library_->create_cq(context_, kSendsMax + kReceives + 16, nullptr, channel_, 0);
   if (cq_ == nullptr) return failed("ibv_create_cq");
-  JHETCC_RETURN_IF_ERROR(openQp());
-  in_bytes_ = options_.ring_bytes;
-  return in_.start(*library_, pd_, in_bytes_, abi::kAccessLocalWrite | abi::kAccessRemoteWrite);
+  return Status::ok();
 }
 
 Status Link::openQp() {
@@ -137,56 +128,40 @@ int Link::postReceives(uint32_t count) {
   return context_->operations.post_receive(qp_, receives_.data(), &bad);
 }
 
-/// Tells the other end what there is here, hears the same, and goes on when both are ready to receive.
-Status Link::meet(int socket, const net::Deadline& deadline, const std::string& names) {
+std::string Link::hello() {
   Hello mine;
   mine.magic = kMagic;
   mine.version = kVersion;
   mine.qp = qp_->number;
-  JHETCC_RETURN_IF_ERROR(net::fillRandom(&mine.psn, sizeof mine.psn));
-  mine.psn &= kPsnMask;
+  mine.psn = psn_;
   mine.gid = place_.gid;
   mine.ring_address = reinterpret_cast<uint64_t>(in_.data());
   mine.ring_key = in_.mr().rkey;
   mine.ring_bytes = static_cast<uint32_t>(in_bytes_);
   mine.mtu = mtu_;
-  const std::string what = names + ": meeting over " + place_.device;
-  JHETCC_RETURN_IF_ERROR(
-      net::sendMessage(socket, std::string_view(reinterpret_cast<const char*>(&mine), sizeof mine), deadline, what));
-  const Result<std::string> answer = net::receiveMessage(socket, kMessageMax, deadline, what);
-  if (!answer.isOk()) return answer.status();
+  return std::string(reinterpret_cast<const char*>(&mine), sizeof mine);
+}
+
+Status Link::meet(std::string_view hello) {
   uint32_t magic = 0;
-  std::memcpy(&magic, answer.value().data(), std::min(sizeof magic, answer.value().size()));
-  if (magic != kMagic || answer.value().size() != sizeof remote_) {
+  std::memcpy(&magic, hello.data(), std::min(sizeof magic, hello.size()));
+  if (magic != kMagic || hello.size() != sizeof remote_) {
     return Status(Kind::kUnavailable, Scope::kEndpoint, "rdma_setup_failed",
-                  names + ": the other end cannot: " + answer.value());
+                  "the other end cannot: " + std::string(hello));
   }
-  std::memcpy(&remote_, answer.value().data(), sizeof remote_);
-  Status status = check(remote_);
-  if (status.isOk()) status = out_.start(*library_, pd_, remote_.ring_bytes, 0);
-  if (status.isOk()) status = ready(mine);
-  JHETCC_RETURN_IF_ERROR(
-      net::sendMessage(socket, status.isOk() ? "" : status.message().substr(0, kMessageMax), deadline, what));
-  if (!status.isOk()) return status;
-  const Result<std::string> verdict = net::receiveMessage(socket, kMessageMax, deadline, what);
-  if (!verdict.isOk()) return verdict.status();
-  if (verdict.value().empty()) return Status::ok();
-  return Status(Kind::kUnavailable, Scope::kEndpoint, "rdma_setup_failed",
-                names + ": the other end cannot: " + verdict.value());
+  std::memcpy(&remote_, hello.data(), sizeof remote_);
+  const uint32_t ring = remote_.ring_bytes;
+  const bool is_ring = ring >= kRingBytesMin && ring <= kRingBytesMax && (ring & (ring - 1)) == 0;
+  if (remote_.version != kVersion || remote_.mtu < 1 || remote_.mtu > kMtuMax || !is_ring) {
+    return Status(Kind::kMismatch, Scope::kEndpoint, "rdma_setup_failed",
+                  "the other end runs another version: " + std::to_string(remote_.version) + ", a ring of " +
+                      std::to_string(ring) + " bytes, mtu " + std::to_string(remote_.mtu));
+  }
+  JHETCC_RETURN_IF_ERROR(out_.start(*library_, pd_, ring, 0));
+  return makeReady();
 }
 
-Status Link::check(const Hello& hello) const {
-  const uint32_t ring = hello.ring_bytes;
-  if (hello.version == kVersion && hello.mtu >= 1 && hello.mtu <= 5 && ring >= kRingBytesMin && ring <= kRingBytesMax &&
-      (ring & (ring - 1)) == 0) {
-    return Status::ok();
-  }
-  return Status(Kind::kMismatch, Scope::kEndpoint, "rdma_setup_failed",
-                "version " + std::to_string(hello.version) + ", a ring of " + std::to_string(ring) + " bytes, mtu " +
-                    std::to_string(hello.mtu) + ": the other end runs another version");
-}
-
-Status Link::ready(const Hello& mine) {
+Status Link::makeReady() {
   abi::QpAttributes attributes{};
   attributes.state = abi::kStateReadyToReceive;
   attributes.path_mtu = std::min(mtu_, remote_.mtu);
@@ -204,7 +179,7 @@ Status Link::ready(const Hello& mine) {
   if ((errno = library_->modify_qp(qp_, &attributes, mask)) != 0) return failed("ibv_modify_qp to RTR");
   attributes = {};
   attributes.state = abi::kStateReadyToSend;
-  attributes.send_psn = mine.psn;
+  attributes.send_psn = psn_;
   attributes.timeout = options_.ack_timeout;
   attributes.retries = options_.retries;
   attributes.rnr_retries = 7;  // for ever: a peer that is not polled is no dead path

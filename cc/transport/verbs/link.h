@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "net/deadline.h"
+#include "net/address.h"
 #include "transport/verbs/library.h"
 #include "transport/verbs/place.h"
 #include "transport/verbs/verbs.h"
@@ -37,13 +37,17 @@ class Registered {
 
 class Link {
  public:
-  /// Opens the device of the socket's local address and meets the other end over the socket.
-  static Result<std::unique_ptr<Link>> connect(int socket, const Options& options, const net::Deadline& deadline,
-                                               const std::string& names);
+  /// Opens the device of this address and makes what this end needs.
+  static Result<std::unique_ptr<Link>> open(const net::Address& local, const Options& options);
   /// The queue pair ends first: from its error state, so that nothing new begins. Then memory is let go.
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
+
+  /// For the other end's meet().
+  std::string hello();
+  /// From now on this end receives and may send. An error tells what the other end said.
+  Status meet(std::string_view hello);
 
   int pollCq(abi::Wc* found, int count) { return context_->operations.poll_cq(cq_, count, found); }
   int postSend(abi::SendWr* first) {
@@ -89,11 +93,9 @@ class Link {
     uint32_t zero = 0;
   };
   Link(const Library& library, const Options& options) : library_(&library), options_(options) {}
-  Status open(const net::Address& local);
+  Status openDevice(const net::Address& local);
   Status openQp();
-  Status meet(int socket, const net::Deadline& deadline, const std::string& names);
-  Status check(const Hello& hello) const;
-  Status ready(const Hello& mine);
+  Status makeReady();
   Status failed(const char* call) const;
 
   const Library* library_;
@@ -108,6 +110,7 @@ class Link {
   uint32_t inline_bytes_ = 0;
   Registered in_, out_;
   uint64_t in_bytes_ = 0;
+  uint32_t psn_ = 0;
   Hello remote_;
   std::vector<abi::ReceiveWr> receives_;
   unsigned int unacknowledged_ = 0;  ///< events of the channel

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "net/framing.h"
 #include "net/socket.h"
 #include "transport/verbs/endpoint.h"
 
@@ -22,6 +23,16 @@ constexpr uint64_t kBytesPerPoll = 1024 * 1024;
 constexpr int kCompletions = 32;
 constexpr uint32_t kPollsPerLook = 64;  // a look costs a system call
 constexpr uint32_t kReceivesAtOnce = 16;
+constexpr size_t kMessageMax = 1024;
+
+/// Few bytes on a socket that has carried none: they fit.
+Status tell(int socket, std::string_view message, const std::string& what) {
+  const std::string bytes = net::framed(message.substr(0, kMessageMax));
+  const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(bytes.size())) return Status::ok();
+  return Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost",
+                what + ": send: " + (sent < 0 ? strerror(errno) : "no room"));
+}
 
 }  // namespace
 
@@ -32,8 +43,8 @@ VerbsEndpoint::VerbsEndpoint(Fd socket, std::unique_ptr<Link> link, const Option
       options_(options),
       description_(std::move(description)),
       clock_(clock),
-      memory_(link_->library(), link_->pd()) {
-  out_.start(link_->out(), link_->outBytes());
+      memory_(link_->library(), link_->pd()),
+      reader_(kMessageMax) {
   in_.start(link_->in(), link_->inBytes());
   internal_.reserve(64);
   requests_.reserve(64);
@@ -55,12 +66,12 @@ Status VerbsEndpoint::start() {
     event.data.fd = fd;
     is_good = is_good && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   }
-  if (is_good) return Status::ok();
+  if (is_good) return tell(socket_.get(), link_->hello(), description_);
   return Status(Kind::kResource, Scope::kEndpoint, "bad_socket", description_ + ": epoll: " + strerror(errno));
 }
 
 Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, const std::string& description,
-                                         int64_t deadline_ns, const Clock& clock) {
+                                         const Clock& clock) {
   const std::string names = "verbs " + description;
   const uint32_t ring = options.ring_bytes;
   if (ring < kRingBytesMin || ring > kRingBytesMax || (ring & (ring - 1)) != 0 || options.ack_timeout > 31 ||
@@ -77,8 +88,11 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
     return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
                   names + ": fcntl(O_NONBLOCK): " + strerror(errno));
   }
-  auto link = Link::connect(socket.get(), options, net::Deadline{clock, deadline_ns}, names);
-  if (!link.isOk()) return link.status();
+  auto link = Link::open(local.value(), options);
+  if (!link.isOk()) {
+    (void)tell(socket.get(), link.status().message(), names);  // the error counts, whether it is heard or not
+    return link.status().withContext(names);
+  }
   const std::string text = names + " " + local.value().host() + " -> " + remote.value().host() + " by " +
                            link.value()->here().device;
   auto made = std::make_unique<VerbsEndpoint>(std::move(socket), std::move(link).value(), options, text, clock);
@@ -109,6 +123,28 @@ void VerbsEndpoint::endWith(Status why) {
   (void)shutdown(socket_.get(), SHUT_RDWR);
 }
 
+/// Hears on the socket what the other end is, then that it is ready to receive.
+void VerbsEndpoint::meet() {
+  const Status read = reader_.readSome(socket_.get(), description_);
+  while (phase_ != Phase::kOpen && end_.isOk()) {
+    Result<std::optional<std::string>> next = reader_.next();
+    if (!next.isOk()) return endWith(next.status());
+    if (!next.value()) break;
+    if (phase_ == Phase::kReady) {
+      phase_ = Phase::kOpen;
+      if (!next.value()->empty()) endWith(lost("the other end cannot: " + *next.value()));
+      return;
+    }
+    Status status = link_->meet(*next.value());
+    Status told = tell(socket_.get(), status.isOk() ? "" : status.message(), description_);
+    if (!status.isOk()) return endWith(status.withContext(description_));
+    if (!told.isOk()) return endWith(told);
+    out_.start(link_->out(), link_->outBytes());
+    phase_ = Phase::kReady;
+  }
+  if (!read.isOk()) endWith(read);
+}
+
 Result<bool> VerbsEndpoint::fetch(const FrameHeader& offer, void* destination, uint64_t token) {
   if (!broken_.isOk()) return broken_;
   const uint64_t id = next_fetch_++;
@@ -123,11 +159,12 @@ void VerbsEndpoint::cancel(uint64_t token) {
 
 Status VerbsEndpoint::poll(EventSink& sink) {
   if (!broken_.isOk() || has_ended_) return broken_;
+  if (phase_ != Phase::kOpen && end_.isOk()) meet();
   if (++polls_ % kPollsPerLook == 0 || !end_.isOk()) lookAround();
   reap();
   has_news_ = false;
   receive(sink);
-  if (end_.isOk()) {
+  if (end_.isOk() && phase_ == Phase::kOpen) {
     releaseWhole();
     serve();
   }
@@ -280,7 +317,7 @@ void VerbsEndpoint::lookAround() {
 }
 
 void VerbsEndpoint::hearSocket() {
-  if (!end_.isOk()) return;
+  if (!end_.isOk() || phase_ != Phase::kOpen) return;
   uint8_t byte = 0;
   const ssize_t got = recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
   if (got > 0) return fail("bytes on a connection that should be silent");

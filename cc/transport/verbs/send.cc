@@ -29,7 +29,7 @@ Result<bool> VerbsEndpoint::send(const FrameHeader& header, const void* payload)
   const bool is_offer = header.type == FrameType::kOffer;
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
   if (payload_bytes > inlineLimit(header.type)) return inlineTooLong(description_, payload_bytes);
-  if (!end_.isOk() || (is_offer && offers_.isFull())) return false;
+  if (phase_ != Phase::kOpen || !end_.isOk() || (is_offer && offers_.isFull())) return false;
   const bool is_urgent = header.type == FrameType::kControl || header.type == FrameType::kGoodbye;
   uint8_t* place = nullptr;
   for (int attempt = 0; place == nullptr && attempt < 2; ++attempt) {
@@ -68,7 +68,7 @@ bool VerbsEndpoint::flushInternal() {
 
 bool VerbsEndpoint::wantsWrite() const {
   return broken_.isOk() && !has_ended_ && end_.isOk() &&
-         (out_.unposted() > 0 || !internal_.empty() || !requests_.empty() || done_wr_ != staged_wr_);
+         (phase_ != Phase::kOpen || out_.unposted() > 0 || !internal_.empty() || !requests_.empty() || done_wr_ != staged_wr_);
 }
 
 /// The peer and the queue take so many more messages.

@@ -28,11 +28,12 @@ struct Options {
 /// Ok where libibverbs can be loaded and a device carries this local address.
 Status isViable(const net::Address& local);
 
-/// One end over a connected and authenticated TCP socket between the two NICs' addresses, which the endpoint keeps: the
-/// ends tell each other their queue pairs on it, and its end is the peer's end. Both sides call this.
+/// One end over a connected and authenticated TCP socket between the two NICs' addresses, which the endpoint keeps: its
+/// end is the peer's end. Both sides call this. It does not wait: what this end's queue pair is goes out on the socket,
+/// and polls take the other end's; until then nothing can be sent. Where this end cannot, the other one hears why.
 /// `description` tells the two places: "rank 0 -> rank 1"; the transport's name, device and addresses are added.
 /// `clock` must outlive the endpoint.
 Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, const std::string& description,
-                                         int64_t deadline_ns, const Clock& clock);
+                                         const Clock& clock);
 
 }  // namespace jhetcc::transport::verbs
