@@ -38,7 +38,8 @@ inline std::pair<Fd, Fd> connectBetween(const net::Address& from, const net::Add
   return {std::move(client), std::move(server)};
 }
 
-inline EndpointPair makeVerbsPair(const verbs::Options& options = {}) {
+/// Their ends have not met yet.
+inline EndpointPair makeVerbsStrangers(const verbs::Options& options = {}) {
   static const SystemClock clock;
   static std::atomic<size_t> next{0};
   const size_t number = next++;
@@ -47,7 +48,10 @@ inline EndpointPair makeVerbsPair(const verbs::Options& options = {}) {
   auto b = verbs::create(std::move(right), options, "rank 1 -> rank 0", clock);
   REQUIRE_MESSAGE(a.isOk(), a.status().message());
   REQUIRE_MESSAGE(b.isOk(), b.status().message());
-  Pair meeting({std::move(a).value(), std::move(b).value()});
+  return {std::move(a).value(), std::move(b).value()};
+}
+inline EndpointPair makeVerbsPair(const verbs::Options& options = {}) {
+  Pair meeting(makeVerbsStrangers(options));
   REQUIRE(meeting.until([&] { return !meeting.a->wantsWrite() && !meeting.b->wantsWrite(); }));
   return {std::move(meeting.a), std::move(meeting.b)};
 }

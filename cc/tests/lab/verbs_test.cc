@@ -38,18 +38,29 @@ TEST_CASE("verbs: who has no adapter says so, and the other end hears why") {
   CHECK_MESSAGE(there.message().find("the other end cannot: no adapter") != std::string::npos, there.message());
 }
 
-TEST_CASE("verbs: nothing can be sent before the other end is met, and its end is an end") {
+TEST_CASE("verbs: what is sent before the other end is met waits, and that end is an end") {
   auto [ours, theirs] = connectBetween(labAddress(0), labAddress(0));
   auto endpoint = std::move(verbs::create(std::move(ours), {}, "a", systemClock())).value();
   Recorder events;
   for (int polls = 0; polls < 200; ++polls) REQUIRE(endpoint->poll(events).isOk());
-  CHECK(!endpoint->send(dataHeader(0, 0), nullptr).value());
+  CHECK(endpoint->send(dataHeader(0, 0), nullptr).value());
+  for (int polls = 0; polls < 200; ++polls) REQUIRE(endpoint->poll(events).isOk());
   CHECK(endpoint->wantsWrite());
   CHECK(endpoint->prepareSleep(true));
   theirs.reset();
   pollfd descriptor{endpoint->waitDescriptor(), POLLIN, 0};
   CHECK(::poll(&descriptor, 1, 10'000) == 1);
   CHECK(endpoint->poll(events).kind() == Kind::kDisconnected);
+}
+
+TEST_CASE("verbs: what was sent before the ends met arrives") {
+  Pair pair(makeVerbsStrangers());
+  for (uint32_t k = 0; k < 20; ++k) {
+    REQUIRE(pair.a->send(dataHeader(k, 10'000), pattern(10'000, k).data()).value());
+    REQUIRE(pair.b->send(dataHeader(k, 10), pattern(10, k).data()).value());
+  }
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 20 && pair.from_b.frames.size() == 20; }));
+  CHECK(pair.from_a.frames[19].payload == pattern(10'000, 19));
 }
 
 TEST_CASE("verbs: what the other end is said to be is checked") {

@@ -61,9 +61,9 @@ Result<std::unique_ptr<Link>> Link::open(const net::Address& local, const Option
   std::unique_ptr<Link> link(new Link(*library.value(), options));
   JHETCC_RETURN_IF_ERROR(link->openDevice(local));
   JHETCC_RETURN_IF_ERROR(link->openQp());
-  link->in_bytes_ = options.ring_bytes;
-  JHETCC_RETURN_IF_ERROR(link->in_.start(*link->library_, link->pd_, link->in_bytes_,
+  JHETCC_RETURN_IF_ERROR(link->in_.start(*link->library_, link->pd_, options.ring_bytes,
                                          abi::kAccessLocalWrite | abi::kAccessRemoteWrite));
+  JHETCC_RETURN_IF_ERROR(link->out_.start(*link->library_, link->pd_, options.ring_bytes, 0));
   JHETCC_RETURN_IF_ERROR(net::fillRandom(&link->psn_, sizeof link->psn_));
   link->psn_ &= kPsnMask;
   return link;
@@ -137,7 +137,7 @@ std::string Link::hello() {
   mine.gid = place_.gid;
   mine.ring_address = reinterpret_cast<uint64_t>(in_.data());
   mine.ring_key = in_.mr().rkey;
-  mine.ring_bytes = static_cast<uint32_t>(in_bytes_);
+  mine.ring_bytes = options_.ring_bytes;
   mine.mtu = mtu_;
   return std::string(reinterpret_cast<const char*>(&mine), sizeof mine);
 }
@@ -150,14 +150,12 @@ Status Link::meet(std::string_view hello) {
                   "the other end cannot: " + std::string(hello));
   }
   std::memcpy(&remote_, hello.data(), sizeof remote_);
-  const uint32_t ring = remote_.ring_bytes;
-  const bool is_ring = ring >= kRingBytesMin && ring <= kRingBytesMax && (ring & (ring - 1)) == 0;
-  if (remote_.version != kVersion || remote_.mtu < 1 || remote_.mtu > kMtuMax || !is_ring) {
+  if (remote_.version != kVersion || remote_.mtu < 1 || remote_.mtu > kMtuMax ||
+      remote_.ring_bytes != options_.ring_bytes) {
     return Status(Kind::kMismatch, Scope::kEndpoint, "rdma_setup_failed",
                   "the other end runs another version: " + std::to_string(remote_.version) + ", a ring of " +
-                      std::to_string(ring) + " bytes, mtu " + std::to_string(remote_.mtu));
+                      std::to_string(remote_.ring_bytes) + " bytes, mtu " + std::to_string(remote_.mtu));
   }
-  JHETCC_RETURN_IF_ERROR(out_.start(*library_, pd_, ring, 0));
   return makeReady();
 }
 

@@ -70,10 +70,9 @@ class Link {
   int asyncFd() const { return context_->async_fd; }
   const Place& here() const { return place_; }
   uint8_t* in() const { return in_.data(); }
-  uint64_t inBytes() const { return in_bytes_; }
-  uint8_t* out() const { return out_.data(); }  ///< as large as the peer's ring
+  uint64_t ringBytes() const { return options_.ring_bytes; }  ///< of both ends'
+  uint8_t* out() const { return out_.data(); }                ///< where the copy of the peer's ring is
   uint32_t outKey() const { return out_.mr().lkey; }
-  uint64_t outBytes() const { return remote_.ring_bytes; }
   uint64_t remoteRing() const { return remote_.ring_address; }
   uint32_t remoteKey() const { return remote_.ring_key; }
   uint32_t inlineBytes() const { return inline_bytes_; }
@@ -109,7 +108,6 @@ class Link {
   uint32_t mtu_ = 0;
   uint32_t inline_bytes_ = 0;
   Registered in_, out_;
-  uint64_t in_bytes_ = 0;
   uint32_t psn_ = 0;
   Hello remote_;
   std::vector<abi::ReceiveWr> receives_;

@@ -45,7 +45,8 @@ VerbsEndpoint::VerbsEndpoint(Fd socket, std::unique_ptr<Link> link, const Option
       clock_(clock),
       memory_(link_->library(), link_->pd()),
       reader_(kMessageMax) {
-  in_.start(link_->in(), link_->inBytes());
+  out_.start(link_->out(), link_->ringBytes());
+  in_.start(link_->in(), link_->ringBytes());
   internal_.reserve(64);
   requests_.reserve(64);
   released_.reserve(64);
@@ -139,7 +140,6 @@ void VerbsEndpoint::meet() {
     Status told = tell(socket_.get(), status.isOk() ? "" : status.message(), description_);
     if (!status.isOk()) return endWith(status.withContext(description_));
     if (!told.isOk()) return endWith(told);
-    out_.start(link_->out(), link_->outBytes());
     phase_ = Phase::kReady;
   }
   if (!read.isOk()) endWith(read);

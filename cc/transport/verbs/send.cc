@@ -29,7 +29,7 @@ Result<bool> VerbsEndpoint::send(const FrameHeader& header, const void* payload)
   const bool is_offer = header.type == FrameType::kOffer;
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
   if (payload_bytes > inlineLimit(header.type)) return inlineTooLong(description_, payload_bytes);
-  if (phase_ != Phase::kOpen || !end_.isOk() || (is_offer && offers_.isFull())) return false;
+  if (!end_.isOk() || (is_offer && offers_.isFull())) return false;
   const bool is_urgent = header.type == FrameType::kControl || header.type == FrameType::kGoodbye;
   uint8_t* place = nullptr;
   for (int attempt = 0; place == nullptr && attempt < 2; ++attempt) {
@@ -73,7 +73,7 @@ bool VerbsEndpoint::wantsWrite() const {
 
 /// The peer and the queue take so many more messages.
 bool VerbsEndpoint::mayStage(uint32_t count) const {
-  return end_.isOk() && out_.mayPost(count) && staged_wr_ - done_wr_ + count <= kSendsMax;
+  return phase_ == Phase::kOpen && end_.isOk() && out_.mayPost(count) && staged_wr_ - done_wr_ + count <= kSendsMax;
 }
 
 /// The next work request, with `bytes` published and what was read meanwhile; its place and memory are the caller's.

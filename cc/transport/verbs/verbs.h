@@ -16,7 +16,7 @@
 namespace jhetcc::transport::verbs {
 
 struct Options {
-  uint32_t ring_bytes = 1024 * 1024;  ///< what the peer writes into; a power of two, 256 KiB to 2 MiB
+  uint32_t ring_bytes = 1024 * 1024;  ///< what the peer writes into; a power of two, 256 KiB to 2 MiB, equal at both ends
   /// Payloads from this length on are sent from the offered memory, registered until they are there. Shorter ones are
   /// copied: that costs less than a registration. 0: all of them, for memory that only NICs reach.
   uint64_t registered_from_bytes = 256 * 1024;
@@ -30,7 +30,7 @@ Status isViable(const net::Address& local);
 
 /// One end over a connected and authenticated TCP socket between the two NICs' addresses, which the endpoint keeps: its
 /// end is the peer's end. Both sides call this. It does not wait: what this end's queue pair is goes out on the socket,
-/// and polls take the other end's; until then nothing can be sent. Where this end cannot, the other one hears why.
+/// and polls take the other end's; what is sent before waits. Where this end cannot, the other one hears why.
 /// `description` tells the two places: "rank 0 -> rank 1"; the transport's name, device and addresses are added.
 /// `clock` must outlive the endpoint.
 Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, const std::string& description,
