@@ -101,9 +101,10 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
   return std::unique_ptr<Endpoint>(std::move(made));
 }
 
-Status isViable(const net::Address& local) {
-  const Result<const Library*> library = Library::get();
-  return library.isOk() ? findPlace(local).status() : library.status();
+Result<std::string> deviceOf(const net::Address& local, const Options& options) {
+  auto link = Link::open(local, options);
+  if (!link.isOk()) return link.status();
+  return link.value()->here().device;
 }
 
 void VerbsEndpoint::fail(const std::string& what) {

@@ -25,8 +25,8 @@ struct Options {
   uint8_t retries = 7;
 };
 
-/// Ok where libibverbs can be loaded and a device carries this local address.
-Status isViable(const net::Address& local);
+/// The device that carries this local address; it was opened, and memory registered with it, to see whether that works.
+Result<std::string> deviceOf(const net::Address& local, const Options& options = {});
 
 /// One end over a connected and authenticated TCP socket between the two NICs' addresses, which the endpoint keeps: its
 /// end is the peer's end. Both sides call this. It does not wait: what this end's queue pair is goes out on the socket,
