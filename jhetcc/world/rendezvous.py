@@ -377,7 +377,10 @@ class Rendezvous:
                     code="bad_option",
                     scope="process",
                 )
-            found.append((way.tier, own, there.address_from(here), bool(here.rdma and there.rdma)))
+            is_verbs = bool(here.rdma and there.rdma)
+            # An adapter sends by its own port only; between subnets, TCP may leave by another one.
+            if way.tier == 0 or not is_verbs or here.reaches(there):
+                found.append((way.tier, own, there.address_from(here), is_verbs))
         return found
 
     def _connect_shm(self, process: Any, me: Member, other: Member, local: int, remote: int, peer: int) -> None:

@@ -73,6 +73,7 @@ class VerbsEndpoint final : public Endpoint {
   void flush();
   bool mayStage(uint32_t count) const;
   abi::SendWr* stage(uint64_t bytes);
+  void signal(abi::SendWr& wr);
   void stageRange();
   bool stageRanges();
   void stageGathered(const uint8_t* payload, uint64_t length, const abi::Mr& mr);
@@ -125,9 +126,11 @@ class VerbsEndpoint final : public Endpoint {
   uint64_t staged_wr_ = 0;  ///< work requests staged, the last one's id
   uint64_t done_wr_ = 0;    ///< completed up to this one
   uint64_t staged_bytes_ = 0;
+  uint64_t unsignaled_bytes_ = 0;
   std::deque<Posting> postings_;  ///< signaled and not completed
   Answered answered_;
   int64_t busy_since_ns_ = 0;
+  int64_t answered_ns_ = 0;  ///< when the last one completed
 
   InRing in_;
   std::vector<Fetch> fetches_;

@@ -210,8 +210,9 @@ void VerbsEndpoint::reap() {
   } while (count == kCompletions);
   while (!postings_.empty() && postings_.front().wr <= done_wr_) {
     answered_.bytes = postings_.front().bytes;
+    answered_ns_ = clock_.nowNs();
     postings_.pop_front();
-    if (postings_.empty()) answered_.busy_ns += clock_.nowNs() - busy_since_ns_;
+    if (postings_.empty()) answered_.busy_ns += answered_ns_ - busy_since_ns_;
   }
   if (receives_owed_ >= kReceivesAtOnce && end_.isOk()) {
     const int error = link_->postReceives(receives_owed_);
@@ -297,7 +298,8 @@ void VerbsEndpoint::endFetch(uint64_t id, EventSink& sink) {
 
 int64_t VerbsEndpoint::unansweredNs(int64_t now_ns) {
   reap();
-  return postings_.empty() ? 0 : std::max<int64_t>(now_ns - postings_.front().at_ns, 1);
+  if (postings_.empty()) return 0;
+  return std::max<int64_t>(now_ns - std::max(postings_.front().at_ns, answered_ns_), 1);
 }
 
 Answered VerbsEndpoint::answered() {

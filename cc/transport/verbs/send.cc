@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kFlushAtBytes = 64 * 1024;
 constexpr uint64_t kBytesPerPoll = 1024 * 1024;
+constexpr uint64_t kSignalBytes = 2 * kPieceBytes;  // a slow path is seen to go on by each of these
 constexpr int kPiecesPerDoorbell = 2;  // copying the next ones and sending these go on side by side
 /// A dead path ends by its retries long before this.
 constexpr int64_t kDrainNs = 5'000 * kNsPerMs;
@@ -88,13 +89,25 @@ abi::SendWr* VerbsEndpoint::stage(uint64_t bytes) {
   wr.immediate = htonl(told.word());
   wr.rkey = link_->remoteKey();
   staged_bytes_ += bytes;
+  unsignaled_bytes_ += bytes;
+  if (unsignaled_bytes_ >= kSignalBytes) signal(wr);
   ++chained_;
   return &wr;
 }
 
-/// All that is unposted, up to the ring's end.
+/// Its completion will tell of all up to it.
+void VerbsEndpoint::signal(abi::SendWr& wr) {
+  wr.flags |= abi::kSignaled;
+  unsignaled_bytes_ = 0;
+  const int64_t now = clock_.nowNs();
+  if (postings_.empty()) busy_since_ns_ = now;
+  postings_.push_back({wr.id, now, staged_bytes_});
+}
+
+/// All that is unposted, up to the ring's end or as much as one completion should tell of.
 void VerbsEndpoint::stageRange() {
-  const OutRing::Range range = out_.next();
+  OutRing::Range range = out_.next();
+  range.bytes = std::min(range.bytes, kSignalBytes);
   abi::SendWr& wr = *stage(range.bytes);
   wr.remote_address = link_->remoteRing() + range.begin;
   wr.sges[0] = {reinterpret_cast<uint64_t>(link_->out()) + range.begin, static_cast<uint32_t>(range.bytes),
@@ -127,17 +140,14 @@ void VerbsEndpoint::stageCredit() {
   wr.remote_address = link_->remoteRing();
 }
 
-/// Hands over what is staged. The last one's completion tells of all.
+/// Hands over what is staged; nothing stays unsignaled behind it.
 void VerbsEndpoint::ringDoorbell() {
   if (chained_ == 0) return;
   for (int k = 0; k + 1 < chained_; ++k) chain_[k].next = &chain_[k + 1];
-  chain_[chained_ - 1].flags |= abi::kSignaled;
+  if (!(chain_[chained_ - 1].flags & abi::kSignaled)) signal(chain_[chained_ - 1]);
   const int error = link_->postSend(chain_);
   chained_ = 0;
-  if (error != 0) return endWith(lost(std::string("ibv_post_send: ") + strerror(error)));
-  const int64_t now = clock_.nowNs();
-  if (postings_.empty()) busy_since_ns_ = now;
-  postings_.push_back({staged_wr_, now, staged_bytes_});
+  if (error != 0) endWith(lost(std::string("ibv_post_send: ") + strerror(error)));
 }
 
 /// Posts what is in the ring, as far as the peer and the queue take it.
