@@ -191,6 +191,7 @@ bool VerbsEndpoint::prepareSleep(bool in_operation) {
   if (has_ended_) return true;
   if (!broken_.isOk() || !end_.isOk() || !released_.empty() || !in_.isEmpty() || has_news_) return false;
   if (out_.unposted() > 0 || !internal_.empty()) flush();
+  if (in_operation) probeIfSilent();
   // Who wants nothing but news is woken for what the peer marked; who has something to send, for room, too.
   const Status armed = link_->arm(!in_operation && !wantsWrite());
   if (!armed.isOk()) endWith(armed);
@@ -207,6 +208,7 @@ void VerbsEndpoint::reap() {
     count = link_->pollCq(found, kCompletions);
     if (count < 0) return endWith(lost("ibv_poll_cq failed"));
     for (int k = 0; k < count; ++k) onCompletion(found[k]);
+    if (count > 0) heard_ns_ = clock_.nowNs();
   } while (count == kCompletions);
   while (!postings_.empty() && postings_.front().wr <= done_wr_) {
     answered_.bytes = postings_.front().bytes;
