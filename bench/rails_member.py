@@ -45,7 +45,7 @@ class Rank:
             comm.recv(out.shape, out.dtype, 0, out=out)
         end = time.perf_counter()
         factor = 2 if pattern == "all_reduce" else 1
-        assert comm.rank == 0 and pattern == "send" or np.array_equal(out, factor * mine)
+        assert (comm.rank == 0 and pattern == "send") or np.array_equal(out, factor * mine)
         return begin, end
 
     def _buffers(self, size):
