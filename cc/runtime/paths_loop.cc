@@ -328,14 +328,19 @@ void Paths::Loop::lookAtLinks() {
   }
 }
 
+/// Where no other NIC joins two ranks, their connections are left to TCP: it may outlive a moment without a link.
 void Paths::Loop::failAll(size_t nic, const Status& why) {
   std::vector<Place> lost;
   {
     std::lock_guard lock(mutex_);
     for (size_t i = 0; i < pairs_.size(); ++i) {
-      if (!pairs_[i].bundle) continue;
-      for (size_t k = 0; k < pairs_[i].paths.size(); ++k) {
-        if (pairs_[i].paths[k].plan.nic == nic) lost.push_back({i, k});
+      const std::vector<Path>& paths = pairs_[i].paths;
+      const auto isElsewhere = [&](const Path& path) {
+        return path.state == Path::State::kUp && nics_[path.plan.nic].isOk();
+      };
+      if (!pairs_[i].bundle || std::none_of(paths.begin(), paths.end(), isElsewhere)) continue;
+      for (size_t k = 0; k < paths.size(); ++k) {
+        if (paths[k].plan.nic == nic) lost.push_back({i, k});
       }
     }
   }
