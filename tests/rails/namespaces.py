@@ -62,12 +62,16 @@ class Hosts:
             self.do(number, f"ip link set {end} up")
 
     def settle(self):
-        """Waits until every link that is up carries: the system says so a moment later."""
+        """Waits until the system says of every link that has a carrier that it runs: it does so a moment later."""
         end = time.monotonic() + 10
         for number in range(self.count):
-            while "state DOWN" in (links := self.do(number, "ip -o link show up")) or "NO-CARRIER" in links:
-                assert time.monotonic() < end, links
+            while any({"NO-CARRIER", "LOWER_UP"} <= flags for flags in self._flags(number)):
+                assert time.monotonic() < end, self.do(number, "ip link")
                 time.sleep(0.01)
+
+    def _flags(self, number):
+        links = self.do(number, "ip -o link show up").splitlines()
+        return [set(line.partition("<")[2].partition(">")[0].split(",")) for line in links]
 
     def pool(self, **how):
         self.settle()
