@@ -86,6 +86,7 @@ class Bundle final : public transport::Endpoint {
     };
     uint64_t length = 0;
     uint32_t stripe_bytes = 0;  ///< 0: the offer itself has not come yet; stripes may overtake it
+    bool is_fetched = false;    ///< it has a place
     bool is_cancelled = false;
     uint8_t* destination = nullptr;
     uint64_t token = 0;
@@ -138,6 +139,7 @@ class Bundle final : public transport::Endpoint {
   void lookForStall(int64_t now_ns);
   void settle(Path& path, int64_t now_ns);
   void tell(Path& path, const std::string& event);
+  void sendAgain(const Stripe& stripe);
   void giveUp(const Status& why);
   void watchDescriptor(Path& path);
   void openHere(Path& path);

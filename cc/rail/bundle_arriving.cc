@@ -121,7 +121,7 @@ void Bundle::onStripe(Path& path, const FrameHeader& header) {
       header.length != bytesOf(arriving.length, arriving.stripe_bytes, header.index)) {
     return badFrame(path, "a stripe that cannot be, or came twice");
   }
-  if (!arriving.destination) {
+  if (!arriving.is_fetched) {
     arriving.taken[header.index] = true;
     arriving.waiting.push_back({&path, header});
     return;
@@ -176,6 +176,7 @@ Result<bool> Bundle::fetch(const FrameHeader& offer, void* destination, uint64_t
     return false;
   }
   Arriving& arriving = found->second;
+  arriving.is_fetched = true;
   arriving.destination = static_cast<uint8_t*>(destination);
   arriving.token = token;
   const std::vector<Arriving::Waiting> waiting = std::exchange(arriving.waiting, {});
@@ -193,7 +194,7 @@ Result<bool> Bundle::fetch(const FrameHeader& offer, void* destination, uint64_t
 
 void Bundle::cancel(uint64_t token) {
   const auto found = std::find_if(arriving_.begin(), arriving_.end(), [token](const auto& one) {
-    return one.second.destination && !one.second.is_cancelled && one.second.token == token;
+    return one.second.is_fetched && !one.second.is_cancelled && one.second.token == token;
   });
   if (found == arriving_.end()) {
     std::erase_if(fetched_, [token](const auto& one) { return one.first == token; });
@@ -220,7 +221,7 @@ void Bundle::onWithdrawn(uint64_t number) {
       return true;
     });
   }
-  if (arriving.destination && !arriving.is_cancelled) {
+  if (arriving.is_fetched && !arriving.is_cancelled) {
     fetched_.emplace_back(arriving.token, Status(Kind::kAborted, Scope::kCall, "offer_revoked",
                                                  description_ + ": the peer withdrew the offer before it was fetched"));
   }

@@ -20,10 +20,12 @@ constexpr int64_t kLookNs = 10 * kNsPerMs;
 constexpr int64_t kProbeNs = 20 * kNsPerMs;
 constexpr uint32_t kProbesNeeded = 3;
 constexpr int64_t kMeasureNs = 5 * kNsPerMs;  ///< of busy time: shorter ones say little
-constexpr uint64_t kMeasureBytes = 4096;
+constexpr uint64_t kMeasureBytes = 16 * 1024;
+constexpr int64_t kMeasureLongNs = 200 * kNsPerMs;
 constexpr double kNewest = 0.3;               ///< weight of the newest measurement
 /// A path that stays this long is no flapping one.
 constexpr int64_t kStableNs = 10'000 * kNsPerMs;
+constexpr int64_t kCloseTogetherNs = 1'000 * kNsPerMs;
 /// Messages leave a path on which they wait this long, and this many times as long as elsewhere.
 constexpr double kSlowSeconds = 0.02, kSlowTimes = 4;
 
@@ -32,15 +34,12 @@ std::string milliseconds(int64_t ns) { return std::to_string(ns / kNsPerMs) + " 
 }  // namespace
 
 void Path::measure() {
-  if (!endpoint) return;
+  if (!endpoint || is_opening) return;
   const transport::Answered now = endpoint->answered();
   const int64_t busy_ns = now.busy_ns - measured_from.busy_ns;
   const uint64_t bytes = now.bytes - measured_from.bytes;
-  if (busy_ns < kMeasureNs) return;
-  if (bytes < kMeasureBytes) {  // probes: they say how long a round trip takes
-    measured_from = now;
-    return;
-  }
+  // Few bytes in a short time are probes and small messages: they say how long a round trip takes.
+  if (busy_ns < kMeasureNs || (bytes < kMeasureBytes && busy_ns < kMeasureLongNs)) return;
   const double rate = static_cast<double>(bytes) * 1e9 / static_cast<double>(busy_ns);
   status.rate_bytes_per_s += status.rate_bytes_per_s > 0 ? kNewest * (rate - status.rate_bytes_per_s) : rate;
   measured_from = now;
@@ -131,7 +130,7 @@ void Bundle::lose(Path& path, const Status& why) {
   path.settle_ns = was_stable ? options_.settle_ns : std::min(2 * path.settle_ns, options_.settle_max_ns);
   path.status.state = PathState::kLost;
   ++path.status.losses;
-  path.was_closed = why.code() == "peer_closed";
+  path.closed_ns = why.code() == "peer_closed" ? now : INT64_MIN / 2;
   if (!path.under_way.empty()) {
     in_doubt_.push_back({path.status.info.path, path.status.generation, std::move(path.under_way)});
   }
@@ -146,7 +145,9 @@ void Bundle::lose(Path& path, const Status& why) {
   path.taken.clear();
   if (std::any_of(paths_.begin(), paths_.end(), [](const auto& one) { return one->endpoint != nullptr; })) return;
   no_path_since_ns_ = now;
-  if (std::all_of(paths_.begin(), paths_.end(), [](const auto& one) { return one->was_closed; })) giveUp(why);
+  // A process that ends closes all of them; one that lives leaves them one by one, for reasons of their own.
+  const auto closed_now = [now](const auto& one) { return now - one->closed_ns < kCloseTogetherNs; };
+  if (std::all_of(paths_.begin(), paths_.end(), closed_now)) giveUp(why);
 }
 
 /// Stripes that were to come over it will come over another.
@@ -188,25 +189,31 @@ void Bundle::onLostThere(uint16_t number, uint32_t generation, const std::vector
   resolve(number, generation, taken);
 }
 
+/// What was under way on a path until it was lost is taken, or will be sent again. Earlier generations of which the
+/// peer said nothing never came up there.
 void Bundle::resolve(uint16_t number, uint32_t generation, const std::vector<uint64_t>& taken) {
-  const auto found = std::find_if(in_doubt_.begin(), in_doubt_.end(), [&](const InDoubt& lost) {
-    return lost.path == number && lost.generation == generation;
-  });
-  if (found == in_doubt_.end()) return;
-  const InDoubt lost = std::move(*found);
-  in_doubt_.erase(found);
-  for (const Stripe& stripe : lost.stripes) {
-    if (std::find(taken.begin(), taken.end(), stripe.number) != taken.end()) {
-      countTaken(stripe.offer);
+  for (size_t k = 0; k < in_doubt_.size();) {
+    if (in_doubt_[k].path != number || in_doubt_[k].generation > generation) {
+      ++k;
       continue;
     }
-    Offered& offer = offered_.at(stripe.offer);
-    if (!offer.hasPending() || std::find(pending_.begin(), pending_.end(), stripe.offer) == pending_.end()) {
-      pending_.push_front(stripe.offer);
+    const InDoubt lost = std::move(in_doubt_[k]);
+    in_doubt_.erase(in_doubt_.begin() + static_cast<std::ptrdiff_t>(k));
+    for (const Stripe& stripe : lost.stripes) {
+      if (std::find(taken.begin(), taken.end(), stripe.number) != taken.end()) {
+        countTaken(stripe.offer);
+      } else {
+        sendAgain(stripe);
+      }
     }
-    offer.again.push_back(stripe.index);
-    pending_bytes_ += stripe.bytes;
   }
+}
+
+void Bundle::sendAgain(const Stripe& stripe) {
+  Offered& offer = offered_.at(stripe.offer);
+  if (!offer.hasPending()) pending_.push_front(stripe.offer);
+  offer.again.push_back(stripe.index);
+  pending_bytes_ += stripe.bytes;
 }
 
 void Bundle::giveUp(const Status& why) {
@@ -224,7 +231,6 @@ void Bundle::reopenPath(uint16_t number, std::unique_ptr<transport::Endpoint> en
   if (path->endpoint)
     lose(*path, Status(Kind::kDisconnected, Scope::kEndpoint, "lost_there", "the peer connected it anew"));
   path->endpoint = std::move(endpoint);
-  path->was_closed = false;
   path->wants_write = path->is_full = false;
   path->is_opening = !connected_here;
   watchDescriptor(*path);

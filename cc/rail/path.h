@@ -59,12 +59,12 @@ struct Path {
   PathStatus status;
   std::unique_ptr<transport::Endpoint> endpoint;  ///< null: lost
   bool is_opening = false;   ///< the side that connected has not spoken yet: its generation is not known
-  bool was_closed = false;   ///< lost because the peer closed it
   int64_t reported = -1;     ///< the last generation whose end the peer was told
   bool is_full = false;      ///< took no more, until the next poll
   bool wants_write = false;  ///< as its descriptor is watched
   int64_t healthy_since_ns = 0;
   int64_t settle_ns = 0;
+  int64_t closed_ns = INT64_MIN / 2;  ///< when the peer closed it last
   int64_t opened_ns = 0;
   int64_t next_probe_ns = 0;
   uint32_t probes_answered = 0;

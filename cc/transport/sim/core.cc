@@ -39,6 +39,7 @@ int64_t Core::delayNs() {
 Link* Core::connect(int rank_a, int rank_b) {
   links_.push_back(std::make_unique<Link>());
   Link* link = links_.back().get();
+  link->bandwidth_bytes_per_s = options.bandwidth_bytes_per_s;
   const int ranks[2] = {rank_a, rank_b};
   for (int i = 0; i < 2; ++i) {
     Side& side = link->sides[i];
@@ -62,7 +63,7 @@ void Core::at(int64_t time_ns, std::function<void()> action) {
 }
 
 void Core::post(Side* to, Item item, uint64_t bytes) {
-  const int64_t wire_ns = static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / options.bandwidth_bytes_per_s);
+  const int64_t wire_ns = static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / to->link->bandwidth_bytes_per_s);
   const int64_t start_ns = std::max(clock.nowNs(), to->busy_until_ns);
   to->busy_until_ns = start_ns + wire_ns;
   int64_t arrival_ns = to->busy_until_ns + delayNs();
@@ -193,11 +194,12 @@ void Core::cut(Link* link, const std::string& why) {
   for (Side& side : link->sides) breakSide(&side, disconnected(place(side) + ": " + why));
 }
 
-std::vector<Link*> Core::between(int rank_a, int rank_b) {
+std::vector<Link*> Core::between(int rank_a, int rank_b, int link) {
   std::vector<Link*> found;
   for (Side* side : of_rank_[rank_a]) {
     if (side->peer->rank == rank_b) found.push_back(side->link);
   }
+  if (link != kAllLinks) found = {found.at(static_cast<size_t>(link))};
   return found;
 }
 

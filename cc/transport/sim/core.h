@@ -66,6 +66,7 @@ struct Link {
   Side sides[2];
   bool cut = false;
   bool held = false;
+  double bandwidth_bytes_per_s = 0;
   std::string description[2];
 };
 
@@ -88,7 +89,7 @@ class Core {
   void close(Side* side);
   void hold(Link* link) { link->held = true; }
   void release(Link* link);
-  std::vector<Link*> between(int rank_a, int rank_b);
+  std::vector<Link*> between(int rank_a, int rank_b, int link = kAllLinks);
   bool isStopped(int rank) const { return stopped_.contains(rank); }
   bool roll(double probability);
 

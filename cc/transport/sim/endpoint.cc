@@ -182,15 +182,19 @@ void Network::at(int64_t time_ns, std::function<void()> action) { core_->at(time
 void Network::stop(int rank) { core_->stop(rank); }
 void Network::resume(int rank) { core_->resume(rank); }
 void Network::kill(int rank) { core_->kill(rank); }
-void Network::cut(int rank_a, int rank_b) {
-  for (Link* link : core_->between(rank_a, rank_b)) core_->cut(link, "connection reset (cut)");
+void Network::cut(int rank_a, int rank_b, int link) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) core_->cut(one, "connection reset (cut)");
 }
-void Network::hold(int rank_a, int rank_b) {
-  for (Link* link : core_->between(rank_a, rank_b)) core_->hold(link);
+void Network::hold(int rank_a, int rank_b, int link) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) core_->hold(one);
 }
-void Network::release(int rank_a, int rank_b) {
-  for (Link* link : core_->between(rank_a, rank_b)) core_->release(link);
+void Network::release(int rank_a, int rank_b, int link) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) core_->release(one);
 }
+void Network::setBandwidth(int rank_a, int rank_b, int link, double bytes_per_s) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) one->bandwidth_bytes_per_s = bytes_per_s;
+}
+int Network::links(int rank_a, int rank_b) const { return static_cast<int>(core_->between(rank_a, rank_b).size()); }
 uint64_t Network::digest() const { return core_->digest; }
 uint64_t Network::lateDropped() const { return core_->late_dropped; }
 
