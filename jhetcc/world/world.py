@@ -113,7 +113,7 @@ class World:
                 for b in range(a + 1, self.local_count):
                     self.process.add_local_pair(a, b)
         watched = (self._aborts, self._dump) if self.options.trace_dir else ()
-        self._logs = LogPump(Answering(status), *watched)
+        self._logs = LogPump(Answering(status) if meeting else None, *watched)
         self.process.start()
         if meeting and own_library is not None:
             mine_of = next(cluster.ranks for cluster in clusters if self.first_rank in cluster.ranks)
