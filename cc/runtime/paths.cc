@@ -41,6 +41,13 @@ Status Paths::Loop::listen() {
   for (const net::Nic& nic : options_.nics) {
     net::AcceptorConfig config;
     config.address = nic.address;
+    config.device = nic.device();
+    if (nic.shares_subnet && !nic.is_bound) {
+      JHETCC_LOG(kWarn, "rail",
+                 "NIC " + net::describe({nic}) + " shares its subnet with another one here, and the system may send by one " +
+                     "what belongs to the other. With net.ipv4.conf.all.arp_ignore=1 and arp_announce=2 on all hosts, " +
+                     "each is used for itself");
+    }
     config.secret = options_.secret;
     config.mine = options_.mine;
     config.on_connection = [this](net::Connection connection) { arrived(std::move(connection)); };

@@ -129,11 +129,11 @@ void Paths::Loop::launch(Place place) {
   attempt.identity.called_slot = static_cast<uint16_t>(plan.peer_slot);
   if (phase_ == Phase::kRunning) attempt.identity.generation = ++path.generation;
   const int64_t limit_ns = std::clamp(2 * route.back_off_ns, kAttemptMinNs, kAttemptMaxNs);
-  const auto call = [this, &attempt, limit_ns, remote = route.remote, from = options_.nics[route.nic].address,
+  const auto call = [this, &attempt, limit_ns, remote = route.remote, nic = options_.nics[route.nic],
                      wanted = plan.peer_process] {
     const net::Deadline deadline = net::Deadline::after(clock_, limit_ns, [this] { return stop_.load(); });
     Result<net::Connection> result =
-        net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, from);
+        net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, nic.address, nic.device());
     std::lock_guard lock(mutex_);
     attempt.result = std::move(result);
     wakeup_.signal();

@@ -172,3 +172,25 @@ def test_ipv6(hosts, network):
 
 def case_join_at(addresses, key, own):
     return case_join_as(addresses[here()["process_id"]], key, {}, own)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["as the system is", "arp_ignore"])
+def test_nics_of_one_subnet(hosts, alone):
+    """Two cables in one subnet: each carries its own path where nobody answers for the other; else one line says so."""
+    both = hosts(2)
+    for k in range(2):
+        if alone:
+            both.do(k, "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
+    for k in range(2):
+        both.join(0, 1, f"eth{k}", f"en{k}", addresses=(f"10.70.0.{10 * k + 1}/24", f"10.70.0.{10 * k + 2}/24"))
+    (one, two), logs = join(both)
+    assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2"), ("eth1 10.70.0.11", "10.70.0.12")]
+    assert [path["state"] for path in one[0]][:2] == ["healthy"] * 2
+    if alone:
+        assert bytes_sent(both, 0, "eth1") > one[0][1]["sent_bytes"] > 0
+    assert ("shares its subnet with another one here" in logs[0]) is not alone
+
+
+def bytes_sent(both, number, interface):
+    (line,) = [line for line in both.do(number, "cat /proc/net/dev").splitlines() if interface in line]
+    return int(line.partition(":")[2].split()[8])

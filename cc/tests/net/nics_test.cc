@@ -11,10 +11,10 @@ namespace {
 Address at(const char* host) { return must(Address::fromHost(host, 0)); }
 
 LinkFacts facts(const std::string& name) {
-  if (name == "docker0") return {"bridge", 0};
+  if (name == "docker0") return {"bridge"};
   if (name == "tun0") return {"tun", 10};
   if (name == "eth1") return {"mlx5_core", 25'000};
-  return {"", 0};
+  return {};
 }
 
 const std::vector<Interface>& machine() {
@@ -71,6 +71,25 @@ TEST_CASE("NICs named by the user: all of them, in that order") {
   }
   CHECK(describe(must(chooseNics("eth0,eth1", at("10.0.0.3"), machine(), facts))) ==
         "eth0 10.0.0.3, eth1 10.1.0.3 (25 Gbit/s)");
+}
+
+TEST_CASE("NICs of one subnet are bound to their interfaces where nobody else answers for them") {
+  const std::vector<Interface> neighbours = {{"eth0", at("10.0.0.3"), 24, true, true, false},
+                                             {"eth1", at("10.0.0.4"), 24, true, true, false},
+                                             {"eth2", at("10.1.0.4"), 24, true, true, false}};
+  const auto look = [&](AskLink ask) {
+    std::string text;
+    for (const Nic& nic : must(chooseNics("", at("10.0.0.3"), neighbours, ask))) {
+      text += nic.is_bound ? "b" : nic.shares_subnet ? "s" : "-";
+      CHECK(nic.device() == (nic.is_bound ? nic.name : ""));
+    }
+    return text;
+  };
+  CHECK(look([](const std::string&) { return LinkFacts{"", 0, true, true}; }) == "bb-");
+  CHECK(look([](const std::string&) { return LinkFacts{"", 0, true, false}; }) == "ss-");
+  CHECK(look([](const std::string&) { return LinkFacts{"", 0, false, true}; }) == "ss-");
+  // Two addresses of one interface are no neighbours.
+  CHECK(!must(chooseNics("10.0.0.3,10.0.0.4", at("10.0.0.3"), machine(), facts)).front().shares_subnet);
 }
 
 TEST_CASE("the state of a NIC, in the system's words") {
