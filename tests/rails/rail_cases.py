@@ -132,6 +132,7 @@ def case_link(address, key, options, rounds):
         told.append(said)
     log = [event for event in comm._world.process.records() if event["event"] in ("connected", "disconnected")]
     aborts = comm.status()["counters"]["aborts"]
+    comm.barrier()
     comm.close()
     return told, log, aborts
 

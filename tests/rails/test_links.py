@@ -3,8 +3,8 @@
 
 import contextlib
 import secrets
+import time
 
-import pytest
 from namespaces import hosts  # noqa: F401 - a fixture
 from rail_cases import case_link
 
@@ -100,6 +100,28 @@ def test_an_address_that_is_removed(hosts):
         HITS,
     )
     check(told, HITS, outputs, "the address 10.71.0.1 is gone from eth1")
+
+
+def test_who_is_called_says_that_it_is_back(hosts):
+    """C105: the caller, who sees nothing of it, has been trying more and more seldom; within 2 s the path is used again."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_link, "10.70.0.1:7000", secrets.token_hex(32), {}, 1, world=False)
+        for k in range(2):
+            assert running.word(k)[0] == "working"
+        both.do(0, "ip address del 10.71.0.1/24 dev eth1")
+        for k in range(2):
+            running.tell(k, [1])
+        for k in range(2):
+            assert running.word(k, 1)[0] == "without"
+        running.linger(12)
+        both.do(0, "ip address add 10.71.0.1/24 dev eth1")
+        begun = time.monotonic()
+        for k in range(2):
+            running.tell(k)
+        for outcome in running.finish():
+            outcome.get()
+        assert time.monotonic() - begun < 2.5
 
 
 def test_a_link_that_is_cut_without_a_word(hosts):
