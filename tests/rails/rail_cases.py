@@ -10,6 +10,7 @@ import numpy as np
 from process_worker import hear, here, say
 
 import jhetcc
+from jhetcc.world.rendezvous import Rendezvous
 
 WORDS = 1 << 18  # 1 MiB a collective: several stripes
 DEADLINE_S = 60.0
@@ -147,3 +148,25 @@ def case_join(address, key, options):
     comm.barrier()
     comm.close()
     return found, seconds
+
+
+def case_start(address, key):
+    """Joins beside a link that flaps from the moment on when both have chosen their NICs; works once it rests."""
+    kept = Rendezvous.connect
+
+    def connect(self, *arguments):
+        say("connecting")
+        hear()
+        kept(self, *arguments)
+
+    Rendezvous.connect = connect
+    try:
+        comm = joined(address, key)
+    finally:
+        Rendezvous.connect = kept
+    say("joined")
+    work_until(comm, lambda: all(state == "healthy" for state in states(comm, 1 - comm.rank)[:2]))
+    used = paths_to(comm, 1 - comm.rank)[:2]
+    comm.barrier()
+    comm.close()
+    return used

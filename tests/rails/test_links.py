@@ -6,7 +6,7 @@ import secrets
 import time
 
 from namespaces import hosts  # noqa: F401 - a fixture
-from rail_cases import case_link
+from rail_cases import case_link, case_start
 
 
 def two_links(hosts, mbit=400):
@@ -135,6 +135,31 @@ def test_a_link_that_is_cut_without_a_word(hosts):
 
     told, outputs = play(both, cut, lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends], HITS)
     check(told, HITS, outputs, "no answer for")
+
+
+def test_a_link_that_flaps_while_the_job_starts(hosts):
+    """C108: init() ends on the stable one, the other is named, and it is used when it has come to rest."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_start, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+        running.expect(0, 1, word="connecting")
+        both.do(0, "ip link set eth1 down")
+        begun = time.monotonic()
+        for k in range(2):
+            running.tell(k)
+        flaps = 0
+        while flaps < 4 or any("joined" not in outcome.said for outcome in running.outcomes):
+            assert time.monotonic() - begun < 15
+            flaps += 1
+            running.linger(0.25)
+            both.do(0, "ip link set eth1 up")
+            running.linger(0.25)
+            both.do(0, "ip link set eth1 down")
+        both.do(0, "ip link set eth1 up")
+        outcomes = running.finish()
+        assert [path["local"].split()[0] for path in outcomes[0].get()] == ["eth0", "eth1"]
+        assert [path["local"].split()[0] for path in outcomes[1].get()] == ["en0", "en1"]
+        assert any("eth1" in outcome.output or "en1" in outcome.output for outcome in outcomes)
 
 
 def test_two_links_in_turn(hosts):
