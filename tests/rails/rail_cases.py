@@ -165,6 +165,7 @@ def case_start(address, key):
     finally:
         Rendezvous.connect = kept
     say("joined")
+    hear()
     work_until(comm, lambda: all(state == "healthy" for state in states(comm, 1 - comm.rank)[:2]))
     used = paths_to(comm, 1 - comm.rank)[:2]
     comm.barrier()

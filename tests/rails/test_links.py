@@ -156,6 +156,8 @@ def test_a_link_that_flaps_while_the_job_starts(hosts):
             running.linger(0.25)
             both.do(0, "ip link set eth1 down")
         both.do(0, "ip link set eth1 up")
+        for k in range(2):
+            running.tell(k)
         outcomes = running.finish()
         assert [path["local"].split()[0] for path in outcomes[0].get()] == ["eth0", "eth1"]
         assert [path["local"].split()[0] for path in outcomes[1].get()] == ["en0", "en1"]
