@@ -26,7 +26,7 @@ struct PeerMatch {
 };
 
 struct AcceptorConfig {
-  Address address;  ///< one interface's; port 0 for any
+  Address address;          ///< one interface's; port 0 for any
   std::string device = {};  ///< as for createSocket()
   Secret secret = Secret::none();
   Identity mine;

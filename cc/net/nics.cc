@@ -20,11 +20,13 @@ namespace jhetcc::net {
 namespace {
 
 // Ways within this machine, or through another interface that is asked itself.
-constexpr std::array<std::string_view, 13> kWithin = {"bridge", "openvswitch", "tun",  "wireguard", "dummy",
-                                                      "vxlan",  "geneve",      "gre",  "ip_gre",    "ipip",
+constexpr std::array<std::string_view, 13> kWithin = {"bridge", "openvswitch", "tun",      "wireguard", "dummy",
+                                                      "vxlan",  "geneve",      "gre",      "ip_gre",    "ipip",
                                                       "sit",    "ip6tnl",      "ip_tunnel"};
 
-bool leadsOut(const LinkFacts& facts) { return std::find(kWithin.begin(), kWithin.end(), facts.driver) == kWithin.end(); }
+bool leadsOut(const LinkFacts& facts) {
+  return std::find(kWithin.begin(), kWithin.end(), facts.driver) == kWithin.end();
+}
 
 /// The larger of the interface's own value and the one for all counts.
 bool answersAlone(const std::string& interface) {

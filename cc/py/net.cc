@@ -64,7 +64,8 @@ struct Identity {
   int32_t rank;
   uint64_t incarnation;
   net::Identity of(net::Role role, size_t caller_slot = 0, size_t called_slot = 0) const {
-    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot), 0};
+    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot),
+            0};
   }
 };
 
@@ -174,7 +175,7 @@ void bindAcceptor(nb::module_& module) {
 
 // interface, host, prefix length, Mbit/s or 0, whether it shares its subnet, whether it is bound to its interface
 using NicRow = std::tuple<std::string, std::string, int, int64_t, bool, bool>;
-using PathRow = std::tuple<int, size_t, std::string>;               // tier, own NIC, where the peer listens
+using PathRow = std::tuple<int, size_t, std::string>;  // tier, own NIC, where the peer listens
 // slot, peer, peer's process, incarnation and slot, whether we call, paths
 using PairRow = std::tuple<size_t, int32_t, int32_t, uint64_t, size_t, bool, std::vector<PathRow>>;
 
@@ -216,9 +217,10 @@ void connectPaths(const std::shared_ptr<runtime::Paths>& paths, runtime::Process
 }
 
 void bindPaths(nb::module_& module) {
-  module.def("choose_nics", &chooseNics, "interface"_a, "towards"_a,
-             "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether "
-             "it shares its subnet, whether sockets are bound to its interface) each.");
+  module.def(
+      "choose_nics", &chooseNics, "interface"_a, "towards"_a,
+      "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether "
+      "it shares its subnet, whether sockets are bound to its interface) each.");
   nb::class_<runtime::Paths>(module, "Paths")
       .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a)
       .def_prop_ro("addresses",
@@ -227,9 +229,10 @@ void bindPaths(nb::module_& module) {
                      for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
                      return texts;
                    })
-      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
-           "each path.")
+      .def(
+          "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
+          "each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }

@@ -132,9 +132,8 @@ void Paths::Loop::launch(Place place) {
   const int64_t limit_ns = std::clamp(2 * route.back_off_ns, kAttemptMinNs, kAttemptMaxNs);
   const auto call = [this, &attempt, limit_ns, remote = route.remote, nic = options_.nics[route.nic],
                      wanted = plan.peer_process] {
-    const net::Deadline deadline = net::Deadline::after(clock_, limit_ns, [this, &attempt] {
-      return stop_.load() || attempt.is_outdated.load();
-    });
+    const net::Deadline deadline =
+        net::Deadline::after(clock_, limit_ns, [this, &attempt] { return stop_.load() || attempt.is_outdated.load(); });
     Result<net::Connection> result =
         net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, nic.address, nic.device());
     std::lock_guard lock(mutex_);
@@ -264,8 +263,9 @@ void Paths::Loop::tryAtOnce(size_t number) {
 std::optional<Paths::Loop::Place> Paths::Loop::placeOf(const net::Identity& caller, bool is_caller_here) const {
   for (size_t i = 0; i < pairs_.size(); ++i) {
     const PairPlan& plan = pairs_[i].plan;
-    if (plan.is_caller == is_caller_here && plan.peer_process == caller.rank && plan.peer_incarnation == caller.incarnation &&
-        plan.slot == caller.called_slot && plan.peer_slot == caller.caller_slot && caller.path < plan.paths.size()) {
+    if (plan.is_caller == is_caller_here && plan.peer_process == caller.rank &&
+        plan.peer_incarnation == caller.incarnation && plan.slot == caller.called_slot &&
+        plan.peer_slot == caller.caller_slot && caller.path < plan.paths.size()) {
       return Place{i, caller.path};
     }
   }
@@ -320,8 +320,9 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   record.index = status.generation;
   record.bytes = status.resent_bytes;
   process_->trace().recorder->write(record);
-  JHETCC_LOG(kWarn, "rail", "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
-                                status.info.local + " -> " + status.info.remote + ") " + status.last_event);
+  JHETCC_LOG(kWarn, "rail",
+             "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
+                 status.info.local + " -> " + status.info.remote + ") " + status.last_event);
   if (!is_lost) return;
   std::lock_guard lock(mutex_);
   Path& path = at(place);

@@ -37,8 +37,8 @@ class Paths::Loop {
     size_t route = 0;
     uint32_t generation = 0;  ///< of the newest connection here or tried; 0 at the start only
     int64_t up_since_ns = 0;
-    Status why;                     ///< why the last attempt failed, or the path was lost
-    bool is_refused_for_good = false;  ///< another attempt would end alike
+    Status why;                                     ///< why the last attempt failed, or the path was lost
+    bool is_refused_for_good = false;               ///< another attempt would end alike
     std::unique_ptr<transport::Endpoint> endpoint;  ///< at the start, until its pair is made
   };
   struct Pair {
@@ -112,8 +112,8 @@ class Paths::Loop {
   SeededRandom jitter_;  ///< the thread's
   std::atomic<bool> stop_{false};
 
-  /// Guards what follows. Taken under a runner's lock (a path is lost), so nobody who holds it enters an engine. Plans do
-  /// not change once made.
+  /// Guards what follows. Taken under a runner's lock (a path is lost), so nobody who holds it enters an engine. Plans
+  /// do not change once made.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   enum class Phase { kBefore, kStarting, kMaking, kRunning } phase_ = Phase::kBefore;

@@ -219,7 +219,11 @@ class Rendezvous:
             Nic(name, host.partition("%")[0], port, length, rate)
             for (name, host, length, rate, *_), port in zip(chosen, ports, strict=True)
         )
-        why = f"JHETCC_INTERFACE={options.interface}" if options.interface else "chosen here; JHETCC_INTERFACE names others"
+        why = (
+            f"JHETCC_INTERFACE={options.interface}"
+            if options.interface
+            else "chosen here; JHETCC_INTERFACE names others"
+        )
         _log.info("NICs: %s (%s)", ", ".join(str(nic) for nic in nics), why)
         return describe(
             own,

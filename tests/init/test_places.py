@@ -77,7 +77,9 @@ def test_peers_are_told_the_address_that_reaches_them(pools):
         for outcome in pools(1, 1).attempt(
             case_advertised, port.address, secrets.token_hex(32), world=False, options={"JHETCC_TRANSPORT": "tcp"}
         ):
-            assert own_address() in outcome.get() and not any(is_loopback(told) for told in outcome.get()), outcome.value
+            assert own_address() in outcome.get() and not any(is_loopback(told) for told in outcome.get()), (
+                outcome.value
+            )
 
 
 # Devices under a launcher

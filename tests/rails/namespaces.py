@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 
-import pytest
 from processes import Pool
 
 _HOLD = "import sys; print('ready', flush=True); sys.stdin.read()"
@@ -45,7 +44,11 @@ class Hosts:
 
     def do(self, number, command):
         done = subprocess.run(
-            [*self.prefix(number), "sh", "-ec", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [*self.prefix(number), "sh", "-ec", command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise OSError(f"{command}: {done.stderr.strip()}")
@@ -97,12 +100,3 @@ def missing():
         Hosts(1).close()
         return None
     return "this kernel allows no network namespaces"
-
-
-@pytest.fixture
-def hosts():
-    """``hosts(2)``: two namespaces without links."""
-    if why := missing():
-        pytest.skip(why)
-    with contextlib.ExitStack() as stack:
-        yield lambda count=2: stack.enter_context(contextlib.closing(Hosts(count)))

@@ -77,6 +77,10 @@ def both_used(comm, peer, since=None):
     )
 
 
+def are_lost(comm, peer, numbers):
+    return lambda: all(states(comm, peer)[k] == "lost" for k in numbers)
+
+
 def case_paths(comm):
     """What paths there are once all of tier 0 have carried bytes."""
     peer = 1 - comm.rank
@@ -121,7 +125,7 @@ def case_link(address, key, options, rounds):
         said = [paths_to(comm, peer)]
         say(("working", said[0]))
         hit = hear()
-        turn = work_until(comm, lambda: all(paths_to(comm, peer)[k]["state"] == "lost" for k in hit), turn)
+        turn = work_until(comm, are_lost(comm, peer, hit), turn)
         said.append(paths_to(comm, peer))
         turn = work_until(comm, lambda: True, turn, at_least=20)
         said.append(paths_to(comm, peer))

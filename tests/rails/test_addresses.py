@@ -8,7 +8,6 @@ import secrets
 
 import numpy as np
 import pytest
-from namespaces import hosts  # noqa: F401 - a fixture
 from process_worker import here
 from rail_cases import case_join
 
@@ -38,13 +37,19 @@ def test_all_that_lead_out_are_used(hosts):
     """C090: a dead interface listed first is left out; the log says which were chosen, and how to choose others."""
     both = hosts(2)
     for k in range(2):
-        both.do(k, "ip link add dead0 type veth peer name dead1 && ip address add 10.1.0.9/24 dev dead0 && ip link set dead0 up")
+        both.do(
+            k,
+            "ip link add dead0 type veth peer name dead1 && ip address add 10.1.0.9/24 dev dead0 && ip link set dead0 up",
+        )
     for k in range(2):
         both.join(0, 1, f"eth{k}", f"en{k}", addresses=(f"10.7{k}.0.1/24", f"10.7{k}.0.2/24"))
     (one, two), logs = join(both)
     assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2"), ("eth1 10.71.0.1", "10.71.0.2")]
     assert ends(two[0]) == [("en0 10.70.0.2", "10.70.0.1"), ("en1 10.71.0.2", "10.71.0.1")]
-    assert "NICs: eth0 10.70.0.1 (10 Gbit/s), eth1 10.71.0.1 (10 Gbit/s) (chosen here; JHETCC_INTERFACE names others)" in logs[0]
+    assert (
+        "NICs: eth0 10.70.0.1 (10 Gbit/s), eth1 10.71.0.1 (10 Gbit/s) (chosen here; JHETCC_INTERFACE names others)"
+        in logs[0]
+    )
     assert all(path["state"] == "healthy" for path in one[0] if path["tier"] == 0)
 
 
@@ -89,8 +94,13 @@ def test_equal_bridges_on_both_hosts(hosts):
     """C098: works without settings, and nothing goes to the bridge; nor where the user asks for everything."""
     both = hosts(2)
     for k in range(2):
-        both.do(k, "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0 && ip link set docker0 up")
-        both.do(k, "ip link add port0 type veth peer name port1 && ip link set port0 master docker0 up && ip link set port1 up")
+        both.do(
+            k, "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0 && ip link set docker0 up"
+        )
+        both.do(
+            k,
+            "ip link add port0 type veth peer name port1 && ip link set port0 master docker0 up && ip link set port1 up",
+        )
     both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
     for spec in ({}, {"interface": "docker0,eth0,en0"}):
         (one, two), _ = join(both, **spec)
@@ -183,7 +193,7 @@ def test_nics_of_one_subnet(hosts, alone):
             both.do(k, "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
     for k in range(2):
         both.join(0, 1, f"eth{k}", f"en{k}", addresses=(f"10.70.0.{10 * k + 1}/24", f"10.70.0.{10 * k + 2}/24"))
-    (one, two), logs = join(both)
+    (one, _), logs = join(both)
     assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2"), ("eth1 10.70.0.11", "10.70.0.12")]
     assert [path["state"] for path in one[0]][:2] == ["healthy"] * 2
     if alone:

@@ -5,7 +5,6 @@ import contextlib
 import secrets
 import time
 
-from namespaces import hosts  # noqa: F401 - a fixture
 from rail_cases import case_link, case_start
 
 
@@ -133,7 +132,9 @@ def test_a_link_that_is_cut_without_a_word(hosts):
         for k, host, end in ends:
             both.do(k, f"ip neighbor replace {host} lladdr 02:00:00:00:00:99 dev {end} nud permanent")
 
-    told, outputs = play(both, cut, lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends], HITS)
+    told, outputs = play(
+        both, cut, lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends], HITS
+    )
     check(told, HITS, outputs, "no answer for")
 
 

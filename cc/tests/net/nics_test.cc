@@ -19,18 +19,12 @@ LinkFacts facts(const std::string& name) {
 
 const std::vector<Interface>& machine() {
   static const std::vector<Interface> interfaces = {
-      {"lo", at("127.0.0.1"), 8, true, true, true},
-      {"eth0", at("10.0.0.3"), 24, true, true, false},
-      {"eth0", at("10.0.0.4"), 24, true, true, false},
-      {"eth1", at("169.254.7.7"), 16, true, true, false},
-      {"eth1", at("10.1.0.3"), 24, true, true, false},
-      {"eth2", at("10.2.0.3"), 24, true, false, false},
-      {"eth3", at("169.254.8.8"), 16, true, true, false},
-      {"docker0", at("172.17.0.1"), 16, true, true, false},
-      {"tun0", at("10.9.0.1"), 24, true, true, false},
-      {"lo", at("::1"), 128, true, true, true},
-      {"eth0", at("fd00::3"), 64, true, true, false},
-      {"eth1", at("fe80::7%1"), 64, true, true, false},
+      {"lo", at("127.0.0.1"), 8, true, true, true},       {"eth0", at("10.0.0.3"), 24, true, true, false},
+      {"eth0", at("10.0.0.4"), 24, true, true, false},    {"eth1", at("169.254.7.7"), 16, true, true, false},
+      {"eth1", at("10.1.0.3"), 24, true, true, false},    {"eth2", at("10.2.0.3"), 24, true, false, false},
+      {"eth3", at("169.254.8.8"), 16, true, true, false}, {"docker0", at("172.17.0.1"), 16, true, true, false},
+      {"tun0", at("10.9.0.1"), 24, true, true, false},    {"lo", at("::1"), 128, true, true, true},
+      {"eth0", at("fd00::3"), 64, true, true, false},     {"eth1", at("fe80::7%1"), 64, true, true, false},
   };
   return interfaces;
 }

@@ -3,7 +3,6 @@
 #include "runtime/paths.h"
 
 #include <doctest/doctest.h>
-
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -126,10 +125,12 @@ TEST_CASE("a process that is gone is lost at once: nobody listens at any of its 
     meet(low, high);
   }
   bool is_broken = false;
-  CHECK(becomes([&] {
-    low.look(&is_broken);
-    return is_broken;
-  }, 5 * kSecond));
+  CHECK(becomes(
+      [&] {
+        low.look(&is_broken);
+        return is_broken;
+      },
+      5 * kSecond));
 }
 
 TEST_CASE("one path is a bare endpoint, and nothing of it is kept") {
@@ -167,11 +168,13 @@ TEST_CASE("proven connections that fit no path, or come too late for one, change
   const SystemClock clock;
   const net::Address address = low.paths->addresses().front();
   const auto call = [&](const net::Identity& identity) {
-    auto connection = net::connectOnce(address, net::Secret::none(), identity, 0, net::Deadline::after(clock, 5 * kSecond));
+    auto connection =
+        net::connectOnce(address, net::Secret::none(), identity, 0, net::Deadline::after(clock, 5 * kSecond));
     REQUIRE_MESSAGE(connection.isOk(), connection.status().message());
     // It is closed without a word.
     char byte;
-    const Status end = net::waitFor(connection.value().fd.get(), POLLIN, net::Deadline::after(clock, 5 * kSecond), "end");
+    const Status end =
+        net::waitFor(connection.value().fd.get(), POLLIN, net::Deadline::after(clock, 5 * kSecond), "end");
     CHECK(end.isOk());
     CHECK(::recv(connection.value().fd.get(), &byte, 1, MSG_DONTWAIT) <= 0);
   };
