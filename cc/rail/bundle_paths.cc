@@ -22,7 +22,7 @@ constexpr uint32_t kProbesNeeded = 3;
 constexpr int64_t kMeasureNs = 5 * kNsPerMs;  ///< of busy time: shorter ones say little
 constexpr uint64_t kMeasureBytes = 16 * 1024;
 constexpr int64_t kMeasureLongNs = 200 * kNsPerMs;
-constexpr double kNewest = 0.3;               ///< weight of the newest measurement
+constexpr double kNewest = 0.3;  ///< weight of the newest measurement
 /// A path that stays this long is no flapping one.
 constexpr int64_t kStableNs = 10'000 * kNsPerMs;
 constexpr int64_t kCloseTogetherNs = 1'000 * kNsPerMs;
@@ -345,7 +345,10 @@ Status Bundle::poll(transport::EventSink& sink) {
     PathSink path_sink(*this, path);
     transport::Endpoint* endpoint = path.endpoint.get();
     const Status status = endpoint->poll(path_sink);
-    if (!status.isOk() && path.endpoint.get() == endpoint) lose(path, status);
+    if (path.endpoint.get() != endpoint) continue;
+    if (!status.isOk()) lose(path, status);
+    path.given = 0;
+    path.is_behind = path.endpoint && path.endpoint->wantsWrite();
   }
   const int64_t now = clock_.nowNs();
   if (now >= next_look_ns_) look(now);

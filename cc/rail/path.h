@@ -61,6 +61,8 @@ struct Path {
   bool is_opening = false;   ///< the side that connected has not spoken yet: its generation is not known
   int64_t reported = -1;     ///< the last generation whose end the peer was told
   bool is_full = false;      ///< took no more, until the next poll
+  bool is_behind = false;    ///< had not passed on all that it was given, at the last poll
+  int given = 0;             ///< stripes since then
   bool wants_write = false;  ///< as its descriptor is watched
   int64_t healthy_since_ns = 0;
   int64_t settle_ns = 0;
