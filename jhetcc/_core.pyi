@@ -95,14 +95,30 @@ class Acceptor:
     @property
     def address(self) -> str: ...
 
-def accept_endpoint(acceptor: Acceptor, process: Process, slot: int, peer: int, peer_process: int, path: int, allow_cma: bool, congestion: str, timeout: float, store: StoreClient, ended_key: str) -> None: ...
+def accept_endpoint(acceptor: Acceptor, process: Process, slot: int, peer: int, peer_process: int, peer_slot: int, allow_cma: bool, timeout: float, store: StoreClient, ended_key: str) -> None: ...
 
-def connect_endpoint(address: str, secret: Secret, identity: Identity, process: Process, slot: int, peer: int, peer_process: int, path: int, allow_cma: bool, congestion: str, timeout: float, store: StoreClient, ended_key: str) -> None: ...
+def connect_endpoint(address: str, secret: Secret, identity: Identity, process: Process, slot: int, peer: int, peer_process: int, peer_slot: int, allow_cma: bool, timeout: float, store: StoreClient, ended_key: str) -> None: ...
 
-def choose_local_address(towards: str, interface: str) -> str:
+def choose_nics(interface: str, towards: str) -> list[tuple[str, str, int, int, bool, bool]]:
     """
-    Numeric host of the local interface that routes to an address, or of the one named.
+    The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether it shares its subnet, whether sockets are bound to its interface) each.
     """
+
+class Paths:
+    def __init__(self, nics: Sequence[tuple[str, str, int, int, bool, bool]], secret: Secret, identity: Identity) -> None: ...
+
+    @property
+    def addresses(self) -> list[str]: ...
+
+    def connect(self, process: Process, pairs: Sequence[tuple[int, int, int, int, int, bool, Sequence[tuple[int, int, str]]]], congestion: str, timeout: float, store: StoreClient, ended_key: str) -> None:
+        """
+        A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of each path.
+        """
+
+    @property
+    def has_several(self) -> bool: ...
+
+    def stop(self) -> None: ...
 
 class Library:
     """A vendor's collective library, loaded."""

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::create(AcceptorConfig config) {
                   "the job name must have 1 to " + std::to_string(kJobBytesMax) + " bytes");
   }
   JHETCC_RETURN_IF_ERROR(checkInsecure(config.secret, config.address, config.address).withContext("listening"));
-  Result<Listener> listener = Listener::create(config.address);
+  Result<Listener> listener = Listener::create(config.address, config.device);
   if (!listener.isOk()) return listener.status();
   Result<Wakeup> wakeup = Wakeup::create();
   if (!wakeup.isOk()) return wakeup.status();

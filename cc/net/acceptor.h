@@ -26,7 +26,8 @@ struct PeerMatch {
 };
 
 struct AcceptorConfig {
-  Address address;  ///< one interface's; port 0 for any
+  Address address;          ///< one interface's; port 0 for any
+  std::string device = {};  ///< as for createSocket()
   Secret secret = Secret::none();
   Identity mine;
   size_t pending_max = 64;  ///< handshakes at once; a silent stranger makes room for the next caller

@@ -27,8 +27,9 @@ Status notConnected(int error) {
 }
 
 /// kDisconnected and kTimeout are worth another try; other kinds are final.
-Result<Fd> openSocket(const Address& address, const Deadline& deadline, const std::optional<Address>& from) {
-  Result<Fd> created = createSocket(address);
+Result<Fd> openSocket(const Address& address, const Deadline& deadline, const std::optional<Address>& from,
+                      const std::string& device) {
+  Result<Fd> created = createSocket(address, device);
   if (!created.isOk()) return created.status();
   Fd fd = std::move(created).value();
   const int on = 1;  // the port is chosen when the peer is known, so that one can serve towards several
@@ -98,8 +99,9 @@ Status pause(int64_t ns, const Deadline& deadline) {
 }  // namespace
 
 Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                               const Deadline& deadline, const std::optional<Address>& from) {
-  Result<Fd> opened = openSocket(address, deadline, from);
+                               const Deadline& deadline, const std::optional<Address>& from,
+                               const std::string& device) {
+  Result<Fd> opened = openSocket(address, deadline, from, device);
   if (!opened.isOk()) return opened.status();
   Connection connection;
   connection.fd = std::move(opened).value();

@@ -17,9 +17,10 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
                            const Deadline& deadline, const std::optional<Address>& from = std::nullopt);
 
 /// One attempt. kDisconnected ("refused" where the peer's host says that nobody listens) and kTimeout are worth another
-/// one; other errors are final.
+/// one; other errors are final. `device`: as for createSocket().
 Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                               const Deadline& deadline, const std::optional<Address>& from = std::nullopt);
+                               const Deadline& deadline, const std::optional<Address>& from = std::nullopt,
+                               const std::string& device = {});
 
 /// One handshake gets at most this long.
 constexpr int64_t kHandshakeNs = 10'000 * kNsPerMs;

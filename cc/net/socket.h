@@ -11,7 +11,8 @@
 
 namespace jhetcc::net {
 
-Result<Fd> createSocket(const Address& address);
+/// `device`: its packets come and go by this interface only; empty: as the system routes them.
+Result<Fd> createSocket(const Address& address, const std::string& device = {});
 
 struct TcpTuning {
   std::string congestion =

@@ -64,7 +64,8 @@ struct Identity {
   int32_t rank;
   uint64_t incarnation;
   net::Identity of(net::Role role, size_t caller_slot = 0, size_t called_slot = 0) const {
-    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot), 0};
+    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot),
+            0};
   }
 };
 
@@ -172,8 +173,9 @@ void bindAcceptor(nb::module_& module) {
       "allow_cma"_a, "timeout"_a, "store"_a, "ended_key"_a);
 }
 
-using NicRow = std::tuple<std::string, std::string, int, int64_t>;  // interface, host, prefix length, Mbit/s or 0
-using PathRow = std::tuple<int, size_t, std::string>;               // tier, own NIC, where the peer listens
+// interface, host, prefix length, Mbit/s or 0, whether it shares its subnet, whether it is bound to its interface
+using NicRow = std::tuple<std::string, std::string, int, int64_t, bool, bool>;
+using PathRow = std::tuple<int, size_t, std::string>;  // tier, own NIC, where the peer listens
 // slot, peer, peer's process, incarnation and slot, whether we call, paths
 using PairRow = std::tuple<size_t, int32_t, int32_t, uint64_t, size_t, bool, std::vector<PathRow>>;
 
@@ -181,7 +183,7 @@ std::vector<NicRow> chooseNics(const std::string& interface, const std::string& 
   const net::Address local = unwrap(net::Address::fromHost(towards, 0));
   std::vector<NicRow> rows;
   for (const net::Nic& nic : unwrap(net::chooseNics(interface, local, unwrap(net::listInterfaces())))) {
-    rows.emplace_back(nic.name, nic.address.host(), nic.prefix_length, nic.mbit_per_s);
+    rows.emplace_back(nic.name, nic.address.host(), nic.prefix_length, nic.mbit_per_s, nic.shares_subnet, nic.is_bound);
   }
   return rows;
 }
@@ -191,8 +193,9 @@ std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const
   runtime::PathsOptions options;
   options.secret = secret;
   options.mine = identity.of(net::Role::kData);
-  for (const auto& [name, host, prefix_length, mbit_per_s] : nics) {
-    options.nics.push_back({name, unwrap(net::Address::fromHost(host, 0)), prefix_length, mbit_per_s});
+  for (const auto& [name, host, prefix_length, mbit_per_s, shares_subnet, is_bound] : nics) {
+    const net::Address address = unwrap(net::Address::fromHost(host, 0));
+    options.nics.push_back({name, address, prefix_length, mbit_per_s, shares_subnet, is_bound});
   }
   return unwrap(runtime::Paths::create(std::move(options)));
 }
@@ -214,8 +217,10 @@ void connectPaths(const std::shared_ptr<runtime::Paths>& paths, runtime::Process
 }
 
 void bindPaths(nb::module_& module) {
-  module.def("choose_nics", &chooseNics, "interface"_a, "towards"_a,
-             "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0) each.");
+  module.def(
+      "choose_nics", &chooseNics, "interface"_a, "towards"_a,
+      "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether "
+      "it shares its subnet, whether sockets are bound to its interface) each.");
   nb::class_<runtime::Paths>(module, "Paths")
       .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a)
       .def_prop_ro("addresses",
@@ -224,9 +229,10 @@ void bindPaths(nb::module_& module) {
                      for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
                      return texts;
                    })
-      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
-           "each path.")
+      .def(
+          "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
+          "each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }

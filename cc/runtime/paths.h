@@ -37,8 +37,8 @@ struct PairPlan {
 struct PathsOptions {
   net::Secret secret = net::Secret::none();
   net::Identity mine;
-  std::vector<net::Nic> nics;  ///< one listening socket each
-  int64_t patience_ns = 3'000 * kNsPerMs;  ///< at the start, for paths of tier 0 beyond the first of a pair
+  std::vector<net::Nic> nics;                  ///< one listening socket each
+  int64_t patience_ns = 3'000 * kNsPerMs;      ///< at the start, for paths of tier 0 beyond the first of a pair
   int64_t spare_patience_ns = 500 * kNsPerMs;  ///< then, for those of tier 1
 };
 

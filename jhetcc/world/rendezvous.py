@@ -217,9 +217,13 @@ class Rendezvous:
         ports = [split_address(address)[1] for address in self._paths.addresses]
         nics = tuple(
             Nic(name, host.partition("%")[0], port, length, rate)
-            for (name, host, length, rate), port in zip(chosen, ports, strict=True)
+            for (name, host, length, rate, *_), port in zip(chosen, ports, strict=True)
         )
-        why = f"JHETCC_INTERFACE={options.interface}" if options.interface else "chosen here; JHETCC_INTERFACE names others"
+        why = (
+            f"JHETCC_INTERFACE={options.interface}"
+            if options.interface
+            else "chosen here; JHETCC_INTERFACE names others"
+        )
         _log.info("NICs: %s (%s)", ", ".join(str(nic) for nic in nics), why)
         return describe(
             own,
