@@ -69,6 +69,19 @@ net::Secret makeSecret(const std::optional<nb::bytes>& bytes, bool allow_insecur
   return unwrap(net::Secret::create(std::string(bytes->c_str(), bytes->size())));
 }
 
+/// The job's encryption; shared, for it is the same for all its connections.
+struct Encryption {
+  std::shared_ptr<const net::Tls> tls;
+};
+
+Encryption makeEncryption(const net::Secret& secret, const std::string& job) {
+  return {unwrap(net::Tls::create(secret, job))};
+}
+
+std::shared_ptr<const net::Tls> of(const Encryption* encryption) {
+  return encryption == nullptr ? nullptr : encryption->tls;
+}
+
 net::Address firstAddress(const std::string& text) { return unwrap(net::resolve(text)).front(); }
 
 /// On this side's slot; the wait for the other side ends at the deadline.
@@ -80,26 +93,28 @@ void addEndpoint(runtime::Process& process, size_t slot, int32_t peer, net::Conn
 
 void bindStore(nb::module_& module) {
   nb::class_<control::StoreServer>(module, "StoreServer")
-      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity) {
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity,
+                       const Encryption* encryption) {
              control::StoreServerConfig config;
+             config.tls = of(encryption);
              config.address = firstAddress(address);
              config.secret = secret;
              config.mine = identity.of(net::Role::kControl, 0);
              return unwrap(control::StoreServer::create(config));
            }),
-           "address"_a, "secret"_a, "identity"_a)
+           "address"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("address", [](const control::StoreServer& server) { return server.address().text(); });
   nb::class_<control::StoreClient>(module, "StoreClient")
-      .def(
-          nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity, double timeout) {
-            const net::Address where = firstAddress(address);
-            // Shared: threads in a vendor's library use it without Python.
-            return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
-              return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl, 0),
-                                                   deadlineIn(timeout));
-            })));
-          }),
-          "address"_a, "secret"_a, "identity"_a, "timeout"_a)
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity,
+                       const Encryption* encryption, double timeout) {
+             const net::Address where = firstAddress(address);
+             // Shared: threads in a vendor's library use it without Python.
+             return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
+               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl, 0),
+                                                    deadlineIn(timeout), net::kAnyRank, of(encryption));
+             })));
+           }),
+           "address"_a, "secret"_a, "identity"_a, "encryption"_a.none(), "timeout"_a)
       .def_prop_ro("local_address", [](const control::StoreClient& client) { return client.localAddress().text(); })
       .def(
           "set_if_absent",
@@ -174,6 +189,7 @@ void bindNet(nb::module_& module) {
              return Identity{std::move(job), process_id, incarnation};
            }),
            "job"_a, "process_id"_a, "incarnation"_a);
+  nb::class_<Encryption>(module, "Encryption").def(nb::new_(&makeEncryption), "secret"_a, "job"_a);
   bindStore(module);
   bindAcceptor(module);
   module.def(

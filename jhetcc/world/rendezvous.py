@@ -57,6 +57,7 @@ class Rendezvous:
         job = options.job or launch.job or "job"
         self._secret = _core.Secret(secret, options.allow_insecure)
         self._identity = _core.Identity(job, launch.process_id, self.incarnation)
+        self._encryption = _core.Encryption(self._secret, job) if secret is not None and options.tls != "off" else None
         self.acceptors: list[Any] = []
         self._me: Member | None = None
         self._has_finished = False
@@ -69,7 +70,7 @@ class Rendezvous:
         """Process 0 listens; an address still held by the job's previous world is asked again until it is free."""
         while True:
             try:
-                self._server = _core.StoreServer(self._coordinator, self._secret, self._identity)
+                self._server = _core.StoreServer(self._coordinator, self._secret, self._identity, self._encryption)
                 return
             except Error as error:
                 if self._left() <= 0 or isinstance(error, BadArgumentError):
@@ -119,7 +120,9 @@ class Rendezvous:
     def _gather_once(self, own: Local) -> list[Member]:
         launch = self.launch
         try:
-            self._client = _core.StoreClient(self._coordinator, self._secret, self._identity, self._left())
+            self._client = _core.StoreClient(
+                self._coordinator, self._secret, self._identity, self._encryption, self._left()
+            )
         except OperationTimeoutError as error:
             raise OperationTimeoutError(
                 f"process {launch.process_id} of {launch.num_processes} found no coordinator at {launch.coordinator} within "
