@@ -60,6 +60,7 @@ class Rendezvous:
         self._encryption = _core.Encryption(self._secret, job) if secret is not None and options.tls != "off" else None
         self.acceptors: list[Any] = []
         self._me: Member | None = None
+        self._in_the_way: _EarlierWorldError | None = None
         self._has_finished = False
         self._has_failed = False
 
@@ -100,6 +101,7 @@ class Rendezvous:
             try:
                 return self._gather_once(own)
             except _EarlierWorldError as error:
+                self._in_the_way = error
                 if self._left() <= 0:
                     raise
                 if time.monotonic() >= next_word:
@@ -124,6 +126,8 @@ class Rendezvous:
                 self._coordinator, self._secret, self._identity, self._encryption, self._left()
             )
         except OperationTimeoutError as error:
+            if self._in_the_way is not None:  # this attempt had no time left
+                raise self._in_the_way from None
             raise OperationTimeoutError(
                 f"process {launch.process_id} of {launch.num_processes} found no coordinator at {launch.coordinator} within "
                 f"init_timeout = {self._timeout:g} s: {error}. Is process 0 started, and is this its address? ({launch.source})",
