@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strangers, thieves and impostors knock at a job while it works and while it gathers: results stay exact, and the log short."""
+
+import contextlib
+import re
+import secrets
+import sys
+
+import attacks
+import numpy as np
+import pytest
+from process_worker import hear, here, say
+
+import jhetcc
+
+KEY = secrets.token_hex(32)
+TLS = ["control", "off"]
+FLOOD_ROUNDS = 30
+SLOW_EACH = 20
+
+
+def options(tls):
+    return {"JHETCC_SECRET": KEY, "JHETCC_TLS": tls, "JHETCC_TRANSPORT": "tcp"}
+
+
+def works(comm):
+    """Sums of every size until process 0 hears that it is enough; how many were right, and all must be."""
+    connection = sys.modules["__main__"].connection
+    rounds = 0
+    while True:
+        stop = int(comm.rank == 0 and connection.poll())
+        if comm.all_reduce(np.array(stop)):
+            break
+        for count in (1, 5_000, 300_000):
+            mine = np.arange(count, dtype=np.float64) + 1000 * comm.rank + rounds
+            assert np.array_equal(comm.all_reduce(mine), 2 * (np.arange(count) + rounds) + 1000.0), (rounds, count)
+        rounds += 1
+        if rounds == 3:
+            say(here()["coordinator"])
+    if comm.rank == 0:
+        hear()
+    return rounds
+
+
+def case_works(comm):
+    return works(comm)
+
+
+@contextlib.contextmanager
+def working(pools, tls):
+    """A job of two that sums all the while; afterwards all its sums were right, and there were some meanwhile."""
+    running = pools(1, 1).start(case_works, options=options(tls))
+    coordinator = running.word(0)
+    running.word(1)
+    yield running, coordinator
+    running.tell(0)
+    rounds = [outcome.get() for outcome in running.finish()]
+    assert rounds[0] == rounds[1] > 3
+
+
+def told(output):
+    """The log's lines about strangers."""
+    return re.findall(r"turned (?:a stranger|\d+ strangers) away.*", output)
+
+
+def places(running):
+    found = [place for index in (0, 1) for place in attacks.listeners(running.pid(index))]
+    assert found  # the coordinator's at least
+    return found
+
+
+@pytest.mark.parametrize("tls", TLS)
+def test_scanners_noise_and_slow_callers_at_a_working_job(pools, tls):
+    """Hundreds of strangers of every sort, and slow ones all the while, at every address where the job listens."""
+    with working(pools, tls) as (running, _), contextlib.closing(attacks.Slow(places(running), SLOW_EACH)):
+        strangers = sum(attacks.knock(place, FLOOD_ROUNDS) for place in places(running))
+        assert strangers >= 9 * FLOOD_ROUNDS
+        running.see(0, "turned a stranger away at ")
+    lines = told(running.outcomes[0].output)
+    assert "127.0.0.1:" in lines[0] and len(lines) <= 4, lines
+    for outcome in running.outcomes:
+        assert KEY not in outcome.output and len(outcome.output) < 5000, outcome.output
+
+
+@pytest.mark.parametrize("tls", TLS)
+def test_impostors_at_a_working_job(pools, tls):
+    """A process with another key, with none, with the right key and a number that is taken, and one that disagrees on TLS."""
+    with working(pools, tls) as (running, coordinator):
+        other = "off" if tls == "control" else "control"
+        for settings, word in [
+            ({"JHETCC_SECRET": secrets.token_hex(32), "JHETCC_TLS": tls}, "secret_mismatch"),
+            ({}, "secret_missing"),
+            ({"JHETCC_SECRET": KEY, "JHETCC_TLS": tls}, "duplicate_process"),
+            ({"JHETCC_SECRET": KEY, "JHETCC_TLS": tls, "JHETCC_JOB": "other"}, "job_mismatch"),
+            ({"JHETCC_SECRET": KEY, "JHETCC_TLS": other}, "tls_mismatch"),
+        ]:
+            code, output = attacks.intrude(coordinator, 1, **settings)
+            assert code == 5 and word in output, (settings.keys(), output)
+            assert KEY not in output
+        running.see(0, "turned a stranger away at ")
+    assert len(told(running.outcomes[0].output)) <= 4
+
+
+def case_tapped(address):
+    """Joins, process 1 by an address where somebody listens in; then works."""
+    place = here()
+    if place["process_id"] == 1:
+        place["coordinator"] = address
+    return works(jhetcc.init(**place))
+
+
+@pytest.mark.parametrize("tls", TLS)
+def test_what_was_heard_on_the_wire_opens_nothing(pools, tls):
+    """The whole of an honest process's words, its handshake alone and what followed, said again by somebody else."""
+    pool = pools(1, 1)
+    pool.renew()
+    running = pool.start(case_waits_for_address, world=False, options=options(tls))
+    host, port = running.word(0).split(":")
+    running.word(1)
+    with contextlib.closing(attacks.Tap((host, int(port)))) as tap:
+        running.tell(0, tap.address)
+        running.tell(1, tap.address)
+        running.word(0, 1)
+        running.word(1, 1)
+        said = bytes(max(tap.said, key=len))
+        assert len(said) > 500
+        if tls == "control":
+            assert b"process/1" not in said and b"JHN1" not in said
+        else:
+            assert b"process/1" in said and said.startswith(b"JHN1")
+        places = [place for index in (0, 1) for place in attacks.listeners(running.pid(index))]
+        for place in places:
+            for data in (said, said[300:], said[-200:]):
+                answer = attacks.replay(place, data)
+                assert len(answer) < 2000 and b"process/" not in answer
+        running.tell(0)
+        rounds = [outcome.get() for outcome in running.finish()]
+    assert rounds[0] == rounds[1] > 3
+    pool.renew()
+
+
+def case_waits_for_address():
+    say(here()["coordinator"])
+    return case_tapped(hear())
+
+
+@pytest.mark.parametrize("tls", TLS)
+def test_strangers_while_the_job_gathers(pools, tls):
+    """Process 0 waits for process 1, and listens for data as well; all its addresses are attacked before the other one comes."""
+    pool = pools(1, 1)
+    pool.renew()
+    running = pool.start(case_gathers, world=False, options=options(tls))
+    running.expect(0, 1, word="here")
+    running.tell(0)
+    places = []
+    while len(places) < 3:  # coordinator, tcp, unix
+        running.linger(0.01)
+        places = attacks.listeners(running.pid(0))
+    for place in places:
+        attacks.knock(place, 3)
+    with contextlib.closing(attacks.Slow(places, SLOW_EACH)):
+        running.tell(1)
+        running.word(0, 1)
+        running.word(1, 1)
+        running.tell(0)
+        rounds = [outcome.get() for outcome in running.finish()]
+    assert rounds[0] == rounds[1] > 3
+    assert 1 <= len(told(running.outcomes[0].output)) <= 2 * len(places)
+    pool.renew()
+
+
+def case_gathers():
+    say("here")
+    hear()
+    return works(jhetcc.init(**here()))
