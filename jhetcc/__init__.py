@@ -52,13 +52,14 @@ if TYPE_CHECKING:
     from jhetcc.ops import sendrecv as sendrecv
     from jhetcc.world import Communicator as Communicator
     from jhetcc.world import init as init
+    from jhetcc.world import status as status
 
 _OPS: tuple[str, ...] = (
     "all_gather", "all_to_all", "axis_index", "axis_size", "barrier", "broadcast", "explain", "export_checks", "gather", "jit",
     "pbroadcast", "pmax", "pmean", "pmin", "ppermute", "pprod", "psum", "psum_invariant", "psum_scatter", "ragged_all_to_all", "recv",
     "reduce", "scatter", "scope", "send", "sendrecv",
 )  # fmt: skip
-_HOME = {name: "jhetcc.ops" for name in _OPS} | {"Communicator": "jhetcc.world", "init": "jhetcc.world"}
+_HOME = {name: "jhetcc.ops" for name in _OPS} | {name: "jhetcc.world" for name in ("Communicator", "init", "status")}
 
 __all__ = [
     "AbortedError", "BadArgumentError", "Error", "InternalError", "MismatchError", "NotInitializedError", "OperationTimeoutError",

@@ -20,6 +20,7 @@ from jhetcc.option_values import limit as _limit
 from jhetcc.option_values import log_spec as _log
 from jhetcc.option_values import meant as _meant
 from jhetcc.option_values import microseconds as _microseconds
+from jhetcc.option_values import number as _number
 from jhetcc.option_values import one_of as _one_of
 from jhetcc.option_values import profile_name as _profile
 from jhetcc.option_values import size as _bytes
@@ -42,7 +43,7 @@ __all__ = [
 PREFIX = "JHETCC_"
 LIBRARIES = ("none", "oneccl", "mpi")
 VERSION = "0.1.0"
-WIRE_VERSION = 3  # grows when frames, handshake or schedules change: processes of different numbers refuse each other
+WIRE_VERSION = 4  # grows when frames, handshake or schedules change: processes of different numbers refuse each other
 
 
 def _option(default: str, parse: Callable[[str], Any], kind: str, text: str, *, agreed=False, hidden=False) -> Any:
@@ -100,10 +101,18 @@ class Options:
         "", _text, "system", "directory for what is measured once; unset: $XDG_CACHE_HOME/jhetcc, else ~/.cache/jhetcc"
     )
     interface: str | None = _option(
-        "",
-        _text,
+        "auto",
+        _auto(_text),
         "system",
-        "network interfaces to use: names, addresses or CIDR ranges, comma separated; names are exact unless a * is written",
+        "network interfaces to use, each as a NIC: names, addresses or CIDR ranges, comma separated; names are exact unless a * is "
+        "written, and those of other hosts do no harm; auto: all that lead out of the machine; on loopback one: docs/rails.md",
+    )
+    paths_per_nic: int | None = _option(
+        "auto",
+        _auto(_number),
+        "system",
+        "tcp connections between two ranks over each aligned pair of NICs; auto: two where both hosts have one NIC, else one",
+        agreed=True,
     )
     # tuning: how fast, how patient
     init_timeout: float = _option("300s", _limit, "tuning", "init() fails when not all processes came within this time")

@@ -17,6 +17,7 @@ __all__ = [
     "log_spec",
     "meant",
     "microseconds",
+    "number",
     "one_of",
     "profile_name",
     "size",
@@ -71,6 +72,12 @@ def microseconds(text: str) -> float:
     if text.strip() == "0":
         return 0.0
     return round(quantity(text if re.search("[a-z]", text.lower()) else text + "us", _SECONDS, "50us") * 1e6, 3)
+
+
+def number(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]?", text):
+        raise ValueError("write a whole number from 1 to 99")
+    return int(text)
 
 
 def count(text: str) -> int | None:

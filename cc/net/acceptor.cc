@@ -13,7 +13,8 @@ namespace {
 constexpr size_t kDropsMax = 8;
 
 bool matches(const Identity& peer, const PeerMatch& match) {
-  return peer.role == match.role && peer.rank == match.rank && peer.path == match.path && peer.epoch == match.epoch;
+  return peer.role == match.role && peer.rank == match.rank && peer.path == match.path && peer.epoch == match.epoch &&
+         peer.caller_slot == match.caller_slot && peer.called_slot == match.called_slot;
 }
 
 std::string joined(const std::vector<std::string>& lines) {

@@ -21,6 +21,8 @@ struct PeerMatch {
   int32_t rank = kAnyRank;
   uint16_t path = 0;
   uint32_t epoch = 0;
+  uint16_t caller_slot = 0;
+  uint16_t called_slot = 0;
 };
 
 struct AcceptorConfig {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/connect.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -19,22 +20,30 @@ namespace {
 constexpr int64_t kBackOffMinNs = 5 * kNsPerMs;
 constexpr int64_t kBackOffMaxNs = 500 * kNsPerMs;
 
+/// Code "refused" where the peer's host says that nobody listens.
+Status notConnected(int error) {
+  const Status status = disconnected("connect", error);
+  return Status(status.kind(), status.scope(), error == ECONNREFUSED ? "refused" : status.code(), status.message());
+}
+
 /// kDisconnected and kTimeout are worth another try; other kinds are final.
 Result<Fd> openSocket(const Address& address, const Deadline& deadline, const std::optional<Address>& from) {
   Result<Fd> created = createSocket(address);
   if (!created.isOk()) return created.status();
   Fd fd = std::move(created).value();
+  const int on = 1;  // the port is chosen when the peer is known, so that one can serve towards several
+  if (from && from->isIp()) ::setsockopt(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
   if (from && ::bind(fd.get(), from->withPort(0).native(), from->nativeSize()) != 0) {
     return Status(Kind::kUnavailable, Scope::kCall, "bind",
                   "cannot bind to the local address " + from->host() + ": " + systemText(errno));
   }
   if (::connect(fd.get(), address.native(), address.nativeSize()) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return disconnected("connect", errno);
+    if (errno != EINPROGRESS && errno != EINTR) return notConnected(errno);
     JHETCC_RETURN_IF_ERROR(waitFor(fd.get(), POLLOUT, deadline, "connect"));
     int error = 0;
     socklen_t size = sizeof(error);
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return disconnected("connect", error);
+    if (error != 0) return notConnected(error);
   }
   return fd;
 }
@@ -87,9 +96,38 @@ Status exchange(const Stream& stream, ClientHandshake& handshake, const Deadline
   }
 }
 
-Result<Connection> attempt(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                           const Deadline& deadline, const std::optional<Address>& from,
-                           const std::shared_ptr<const Tls>& tls) {
+std::string seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", static_cast<double>(ns) * 1e-9);
+  return text;
+}
+
+Status giveUp(const Status& why, const std::string& target, const Address& address, int attempts, int64_t elapsed_ns,
+              const Status& last) {
+  std::string message = target + ": ";
+  if (why.kind() != Kind::kAborted)
+    message += "gave up after " + seconds(elapsed_ns);
+  else
+    message += "cancelled after " + seconds(elapsed_ns);
+  message += " and " + std::to_string(attempts) + (attempts == 1 ? " attempt" : " attempts");
+  if (!last.isOk()) message += "; the last one: " + last.message();
+  message += "; is that process running, and can this machine reach the address?";
+  if (address.isLoopback() && address.isIp())
+    message += " It is a loopback address: only processes on this machine listen there";
+  return Status(why.kind(), Scope::kEndpoint, why.kind() == Kind::kAborted ? "cancelled" : "connect_timeout", message);
+}
+
+Status pause(int64_t ns, const Deadline& deadline) {
+  const Deadline nap = deadline.within(ns);
+  const Status status = waitFor(-1, 0, nap, "waiting");  // poll() ignores a negative descriptor: this only sleeps
+  return status.kind() == Kind::kTimeout ? checkDeadline(deadline, "waiting") : status;
+}
+
+}  // namespace
+
+Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
+                               const Deadline& deadline, const std::optional<Address>& from,
+                               const std::shared_ptr<const Tls>& tls) {
   Result<Fd> opened = openSocket(address, deadline, from);
   if (!opened.isOk()) return opened.status();
   Connection connection;
@@ -124,35 +162,6 @@ Result<Connection> attempt(const Address& address, const Secret& secret, const I
   return connection;
 }
 
-std::string seconds(int64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f s", static_cast<double>(ns) * 1e-9);
-  return text;
-}
-
-Status giveUp(const Status& why, const std::string& target, const Address& address, int attempts, int64_t elapsed_ns,
-              const Status& last) {
-  std::string message = target + ": ";
-  if (why.kind() != Kind::kAborted)
-    message += "gave up after " + seconds(elapsed_ns);
-  else
-    message += "cancelled after " + seconds(elapsed_ns);
-  message += " and " + std::to_string(attempts) + (attempts == 1 ? " attempt" : " attempts");
-  if (!last.isOk()) message += "; the last one: " + last.message();
-  message += "; is that process running, and can this machine reach the address?";
-  if (address.isLoopback() && address.isIp())
-    message += " It is a loopback address: only processes on this machine listen there";
-  return Status(why.kind(), Scope::kEndpoint, why.kind() == Kind::kAborted ? "cancelled" : "connect_timeout", message);
-}
-
-Status pause(int64_t ns, const Deadline& deadline) {
-  const Deadline nap = deadline.within(ns);
-  const Status status = waitFor(-1, 0, nap, "waiting");  // poll() ignores a negative descriptor: this only sleeps
-  return status.kind() == Kind::kTimeout ? checkDeadline(deadline, "waiting") : status;
-}
-
-}  // namespace
-
 Result<Connection> connect(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
                            const Deadline& deadline, const std::optional<Address>& from,
                            const std::shared_ptr<const Tls>& tls) {
@@ -169,7 +178,7 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
   int64_t back_off_ns = kBackOffMinNs;
   Status last;
   for (int attempts = 1;; ++attempts) {
-    Result<Connection> connection = attempt(address, secret, mine, wanted_rank, deadline, from, tls);
+    Result<Connection> connection = connectOnce(address, secret, mine, wanted_rank, deadline, from, tls);
     if (connection.isOk()) return connection;
     const Kind kind = connection.status().kind();
     const bool is_final = kind != Kind::kDisconnected && kind != Kind::kTimeout && kind != Kind::kAborted;

@@ -19,6 +19,12 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
                            const Deadline& deadline, const std::optional<Address>& from = std::nullopt,
                            const std::shared_ptr<const Tls>& tls = nullptr);
 
+/// One attempt. kDisconnected ("refused" where the peer's host says that nobody listens) and kTimeout are worth another
+/// one; other errors are final.
+Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
+                               const Deadline& deadline, const std::optional<Address>& from = std::nullopt,
+                               const std::shared_ptr<const Tls>& tls = nullptr);
+
 /// One handshake gets at most this long.
 constexpr int64_t kHandshakeNs = 10'000 * kNsPerMs;
 

@@ -23,7 +23,7 @@
 
 namespace jhetcc::net {
 
-constexpr uint16_t kHandshakeVersion = 1;
+constexpr uint16_t kHandshakeVersion = 2;
 constexpr size_t kHandshakeHeaderBytes = 8;  ///< magic u32, type u8, zero u8, body length u16
 constexpr size_t kHandshakeBodyMax = 512;
 

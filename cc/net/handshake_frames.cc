@@ -18,6 +18,9 @@ void writeIdentity(ByteWriter& writer, const Identity& identity) {
   writer.u64(identity.incarnation);
   writer.u32(identity.epoch);
   writer.u16(identity.path);
+  writer.u16(identity.caller_slot);
+  writer.u16(identity.called_slot);
+  writer.u32(identity.generation);
   writer.u8(static_cast<uint8_t>(identity.job.size()));
   writer.raw(identity.job);
 }
@@ -29,6 +32,9 @@ bool readIdentity(ByteReader& reader, Identity* identity) {
   identity->incarnation = reader.u64();
   identity->epoch = reader.u32();
   identity->path = reader.u16();
+  identity->caller_slot = reader.u16();
+  identity->called_slot = reader.u16();
+  identity->generation = reader.u32();
   const size_t job_size = reader.u8();
   identity->job = std::string(reader.raw(job_size));
   if (role > 1 || job_size == 0 || job_size > kJobBytesMax) return false;

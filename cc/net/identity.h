@@ -26,6 +26,9 @@ struct Identity {
   uint64_t incarnation = 0;  ///< random, one per start of a process
   uint32_t epoch = 0;        ///< membership epoch
   uint16_t path = 0;         ///< data: which path of the rank pair
+  uint16_t caller_slot = 0;  ///< data: the pair's ranks, as their processes number them
+  uint16_t called_slot = 0;
+  uint32_t generation = 0;  ///< data: grows with every attempt to connect this path; an older one is stale
 
   friend bool operator==(const Identity&, const Identity&) = default;
 };

@@ -54,7 +54,18 @@ bool isMeant(const Interface& interface, const std::string& part) {
   return isInSubnet(interface.address, subnet.value(), bits);
 }
 
-std::vector<std::string> split(const std::string& spec) {
+/// All of loopback's subnet is this machine's, though only one address of it is listed.
+Interface asAsked(Interface interface, const std::string& part) {
+  if (!interface.is_loopback) return interface;
+  Result<Address> asked = Address::fromHost(part, 0);
+  if (asked.isOk() && isInSubnet(asked.value(), interface.address, interface.prefix_length))
+    interface.address = asked.value();
+  return interface;
+}
+
+}  // namespace
+
+std::vector<std::string> partsOf(const std::string& spec) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= spec.size();) {
     const size_t end = std::min(spec.find(',', begin), spec.size());
@@ -65,8 +76,6 @@ std::vector<std::string> split(const std::string& spec) {
   }
   return parts;
 }
-
-}  // namespace
 
 Result<std::vector<Interface>> listInterfaces() {
   ifaddrs* first = nullptr;
@@ -105,39 +114,36 @@ std::string describe(const std::vector<Interface>& interfaces) {
   return text.empty() ? "none" : text;
 }
 
-Result<Address> chooseInterface(const Address& peer) {
-  if (peer.isUnix()) return peer;
-  Fd fd(::socket(peer.native()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Connecting a datagram socket sends nothing; it asks the routing table for the source address.
-  const Address target = peer.port() == 0 ? peer.withPort(9) : peer;
-  if (!fd.isOpen() || ::connect(fd.get(), target.native(), target.nativeSize()) != 0) {
-    const std::string why = systemText(errno);
-    const Result<std::vector<Interface>> interfaces = listInterfaces();
-    return Status(Kind::kUnavailable, Scope::kProcess, "no_route",
-                  "no local address reaches " + peer.text() + ": " + why + "; interfaces here: " +
-                      (interfaces.isOk() ? describe(interfaces.value()) : interfaces.status().message()));
+std::vector<Interface> interfacesMeant(const std::string& part, const std::vector<Interface>& interfaces) {
+  std::vector<Interface> found;
+  for (const Interface& interface : interfaces) {
+    const Interface asked = asAsked(interface, part);
+    if (isMeant(asked, part)) found.push_back(asked);
   }
-  Result<Address> local = localAddress(fd.get());
-  if (!local.isOk()) return local.status();
-  return local.value().withPort(0);
+  std::stable_partition(found.begin(), found.end(), [](const Interface& one) { return !one.address.isLinkLocal(); });
+  return found;
 }
 
-Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std::vector<Interface>& interfaces) {
+Status noInterface(const std::string& spec, const std::vector<Interface>& interfaces) {
   std::string unusable;
-  for (const std::string& part : split(spec)) {
-    std::vector<Address> usable;
-    for (const Interface& interface : interfaces) {
-      if (!isMeant(interface, part)) continue;
-      if (interface.is_up && interface.is_running)
-        usable.push_back(interface.address);
-      else
-        unusable += " " + interface.name + " is down or has no carrier;";
+  for (const std::string& part : partsOf(spec)) {
+    for (const Interface& one : interfacesMeant(part, interfaces)) {
+      if (!one.isUsable()) unusable += " " + one.name + " is down or has no carrier;";
     }
-    std::stable_partition(usable.begin(), usable.end(), [](const Address& address) { return !address.isLinkLocal(); });
-    if (!usable.empty()) return usable;
   }
   return Status(Kind::kBadArgument, Scope::kProcess, "no_interface",
                 "no usable interface '" + spec + "';" + unusable + " available: " + describe(interfaces));
+}
+
+Result<std::vector<Address>> selectInterfaces(const std::string& spec, const std::vector<Interface>& interfaces) {
+  for (const std::string& part : partsOf(spec)) {
+    std::vector<Address> usable;
+    for (const Interface& one : interfacesMeant(part, interfaces)) {
+      if (one.isUsable()) usable.push_back(one.address);
+    }
+    if (!usable.empty()) return usable;
+  }
+  return noInterface(spec, interfaces);
 }
 
 }  // namespace jhetcc::net

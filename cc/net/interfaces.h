@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine's network interfaces, and which local address to use towards a peer. Any thread.
+// The machine's network interfaces, and which of them the user means. Any thread.
 #pragma once
 
 #include <string>
@@ -17,15 +17,20 @@ struct Interface {
   bool is_up = false;
   bool is_running = false;  ///< has a carrier
   bool is_loopback = false;
+  bool isUsable() const { return is_up && is_running; }
 };
 
 Result<std::vector<Interface>> listInterfaces();
 /// "lo 127.0.0.1/8 (loopback), eth0 10.0.0.3/24, eth1 10.1.0.3/24 (down)"
 std::string describe(const std::vector<Interface>& interfaces);
 
-/// The local address (port 0) the system would use towards `peer`; for a unix name the name itself. kUnavailable: no
-/// route.
-Result<Address> chooseInterface(const Address& peer);
+/// The parts of what the user names, by commas.
+std::vector<std::string> partsOf(const std::string& spec);
+/// What one part means: a name, a pattern with *, a subnet or an address; link-local ones last. An address of
+/// loopback's subnet that is asked for by itself is there though nobody lists it.
+std::vector<Interface> interfacesMeant(const std::string& part, const std::vector<Interface>& interfaces);
+/// Says what there is instead.
+Status noInterface(const std::string& spec, const std::vector<Interface>& interfaces);
 
 /// What the user names: "eth0,en1", "eth*", "10.0.0.0/8" or "10.0.0.3", by commas, in the order of preference. Names
 /// are exact without a *. Usable addresses (up, with carrier) of the first part that has any; link-local ones last. An

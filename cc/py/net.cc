@@ -4,13 +4,15 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "control/store.h"
-#include "net/interfaces.h"
+#include "net/nics.h"
 #include "py/bindings.h"
 #include "runtime/endpoints.h"
+#include "runtime/paths.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -61,7 +63,9 @@ struct Identity {
   std::string job;
   int32_t rank;
   uint64_t incarnation;
-  net::Identity of(net::Role role, uint16_t path) const { return {job, role, rank, incarnation, 0, path}; }
+  net::Identity of(net::Role role, size_t caller_slot = 0, size_t called_slot = 0) const {
+    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot), 0};
+  }
 };
 
 net::Secret makeSecret(const std::optional<nb::bytes>& bytes, bool allow_insecure) {
@@ -99,7 +103,7 @@ void bindStore(nb::module_& module) {
              config.tls = of(encryption);
              config.address = firstAddress(address);
              config.secret = secret;
-             config.mine = identity.of(net::Role::kControl, 0);
+             config.mine = identity.of(net::Role::kControl);
              return unwrap(control::StoreServer::create(config));
            }),
            "address"_a, "secret"_a, "identity"_a, "encryption"_a.none())
@@ -110,7 +114,7 @@ void bindStore(nb::module_& module) {
              const net::Address where = firstAddress(address);
              // Shared: threads in a vendor's library use it without Python.
              return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
-               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl, 0),
+               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl),
                                                     deadlineIn(timeout), net::kAnyRank, of(encryption));
              })));
            }),
@@ -148,7 +152,7 @@ void bindAcceptor(nb::module_& module) {
              net::AcceptorConfig config;
              config.address = unwrap(net::Address::parse(address));
              config.secret = secret;
-             config.mine = identity.of(net::Role::kData, 0);
+             config.mine = identity.of(net::Role::kData);
              return unwrap(net::Acceptor::create(config));
            }),
            "address"_a, "secret"_a, "identity"_a)
@@ -156,28 +160,90 @@ void bindAcceptor(nb::module_& module) {
   module.def(
       "accept_endpoint",
       [](net::Acceptor& acceptor, runtime::Process& process, size_t slot, int32_t peer, int32_t peer_process,
-         uint16_t path, bool allow_cma, const std::string& congestion, double timeout,
-         std::shared_ptr<control::StoreClient> store, const std::string& ended_key) {
+         size_t peer_slot, bool allow_cma, double timeout, std::shared_ptr<control::StoreClient> store,
+         const std::string& ended_key) {
         const net::Deadline deadline = deadlineIn(timeout, std::move(store), ended_key);
-        net::Connection connection =
-            unwrap(waited([&] { return acceptor.take({net::Role::kData, peer_process, path, 0}, deadline); }));
-        addEndpoint(process, slot, peer, std::move(connection), true, {allow_cma, congestion}, deadline);
+        net::PeerMatch match{net::Role::kData, peer_process};
+        match.caller_slot = static_cast<uint16_t>(peer_slot);
+        match.called_slot = static_cast<uint16_t>(slot);
+        net::Connection connection = unwrap(waited([&] { return acceptor.take(match, deadline); }));
+        addEndpoint(process, slot, peer, std::move(connection), true, {allow_cma, {}}, deadline);
       },
-      "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a, "congestion"_a,
-      "timeout"_a, "store"_a, "ended_key"_a);
+      "acceptor"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "peer_slot"_a, "allow_cma"_a, "timeout"_a,
+      "store"_a, "ended_key"_a);
   module.def(
       "connect_endpoint",
       [](const std::string& address, const net::Secret& secret, const Identity& identity, runtime::Process& process,
-         size_t slot, int32_t peer, int32_t peer_process, uint16_t path, bool allow_cma, const std::string& congestion,
-         double timeout, std::shared_ptr<control::StoreClient> store, const std::string& ended_key) {
+         size_t slot, int32_t peer, int32_t peer_process, size_t peer_slot, bool allow_cma, double timeout,
+         std::shared_ptr<control::StoreClient> store, const std::string& ended_key) {
         const net::Deadline deadline = deadlineIn(timeout, std::move(store), ended_key);
         const net::Address where = unwrap(net::Address::parse(address));
-        net::Connection connection = unwrap(waited(
-            [&] { return net::connect(where, secret, identity.of(net::Role::kData, path), peer_process, deadline); }));
-        addEndpoint(process, slot, peer, std::move(connection), false, {allow_cma, congestion}, deadline);
+        const net::Identity mine = identity.of(net::Role::kData, slot, peer_slot);
+        net::Connection connection =
+            unwrap(waited([&] { return net::connect(where, secret, mine, peer_process, deadline); }));
+        addEndpoint(process, slot, peer, std::move(connection), false, {allow_cma, {}}, deadline);
       },
-      "address"_a, "secret"_a, "identity"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "path"_a, "allow_cma"_a,
-      "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a);
+      "address"_a, "secret"_a, "identity"_a, "process"_a, "slot"_a, "peer"_a, "peer_process"_a, "peer_slot"_a,
+      "allow_cma"_a, "timeout"_a, "store"_a, "ended_key"_a);
+}
+
+using NicRow = std::tuple<std::string, std::string, int, int64_t>;  // interface, host, prefix length, Mbit/s or 0
+using PathRow = std::tuple<int, size_t, std::string>;               // tier, own NIC, where the peer listens
+// slot, peer, peer's process, incarnation and slot, whether we call, paths
+using PairRow = std::tuple<size_t, int32_t, int32_t, uint64_t, size_t, bool, std::vector<PathRow>>;
+
+std::vector<NicRow> chooseNics(const std::string& interface, const std::string& towards) {
+  const net::Address local = unwrap(net::Address::fromHost(towards, 0));
+  std::vector<NicRow> rows;
+  for (const net::Nic& nic : unwrap(net::chooseNics(interface, local, unwrap(net::listInterfaces())))) {
+    rows.emplace_back(nic.name, nic.address.host(), nic.prefix_length, nic.mbit_per_s);
+  }
+  return rows;
+}
+
+std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const net::Secret& secret,
+                                          const Identity& identity) {
+  runtime::PathsOptions options;
+  options.secret = secret;
+  options.mine = identity.of(net::Role::kData);
+  for (const auto& [name, host, prefix_length, mbit_per_s] : nics) {
+    options.nics.push_back({name, unwrap(net::Address::fromHost(host, 0)), prefix_length, mbit_per_s});
+  }
+  return unwrap(runtime::Paths::create(std::move(options)));
+}
+
+void connectPaths(const std::shared_ptr<runtime::Paths>& paths, runtime::Process& process,
+                  const std::vector<PairRow>& rows, const std::string& congestion, double timeout,
+                  std::shared_ptr<control::StoreClient> store, const std::string& ended_key) {
+  std::vector<runtime::PairPlan> plans;
+  for (const auto& [slot, peer, peer_process, peer_incarnation, peer_slot, is_caller, path_rows] : rows) {
+    runtime::PairPlan plan{slot, peer, peer_process, peer_incarnation, peer_slot, is_caller, {}};
+    for (const auto& [tier, nic, remote] : path_rows) {
+      plan.paths.push_back({tier, nic, unwrap(net::Address::parse(remote))});
+    }
+    plans.push_back(std::move(plan));
+  }
+  process.keepPaths(paths);
+  const net::Deadline deadline = deadlineIn(timeout, std::move(store), ended_key);
+  raiseIfError(waited([&] { return paths->connect(process, std::move(plans), {true, congestion}, deadline); }));
+}
+
+void bindPaths(nb::module_& module) {
+  module.def("choose_nics", &chooseNics, "interface"_a, "towards"_a,
+             "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0) each.");
+  nb::class_<runtime::Paths>(module, "Paths")
+      .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a)
+      .def_prop_ro("addresses",
+                   [](const runtime::Paths& paths) {
+                     std::vector<std::string> texts;
+                     for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
+                     return texts;
+                   })
+      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
+           "each path.")
+      .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
+      .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }
 
 }  // namespace
@@ -192,14 +258,7 @@ void bindNet(nb::module_& module) {
   nb::class_<Encryption>(module, "Encryption").def(nb::new_(&makeEncryption), "secret"_a, "job"_a);
   bindStore(module);
   bindAcceptor(module);
-  module.def(
-      "choose_local_address",
-      [](const std::string& towards, const std::string& interface) {
-        if (interface.empty()) return unwrap(net::chooseInterface(firstAddress(towards))).host();
-        return unwrap(net::selectInterfaces(interface, unwrap(net::listInterfaces()))).front().host();
-      },
-      "towards"_a, "interface"_a,
-      "Numeric host of the local interface that routes to an address, or of the one named.");
+  bindPaths(module);
 }
 
 }  // namespace jhetcc::py

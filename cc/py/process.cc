@@ -9,6 +9,7 @@
 
 #include "engine/reduce.h"
 #include "py/bindings.h"
+#include "rail/bundle.h"
 #include "runtime/endpoints.h"
 
 namespace nb = nanobind;
@@ -92,11 +93,63 @@ nb::object shrink(Process& process, const std::string& communicator, double time
   return nb::make_tuple(nb::cast(survivors->value().members), survivors->value().epoch);
 }
 
+/// One rail as status() shows it.
+struct RailRow {
+  int32_t peer;
+  std::string text;
+  const char* state;                    ///< of a rail of one path
+  std::vector<rail::PathStatus> paths;  ///< of several
+};
+
+RailRow railRow(rail::Rail& rail) {
+  const bool has_left = rail.brokenStatus().code() == "left";
+  RailRow row{rail.peer(), rail.endpoint().description(), "healthy", {}};
+  if (rail.isBroken()) {
+    row.state = has_left ? "closed" : "lost";
+    row.text = (has_left ? "closed: " : "broken: ") + rail.brokenStatus().message();
+  }
+  if (const auto* bundle = dynamic_cast<const rail::Bundle*>(&rail.endpoint())) row.paths = bundle->paths();
+  return row;
+}
+
+nb::list pathRows(const RailRow& rail, int64_t now_ns) {
+  nb::list rows;
+  for (const rail::PathStatus& path : rail.paths) {
+    nb::dict row;
+    row["path"] = path.info.path;
+    row["tier"] = path.info.tier;
+    row["local"] = path.info.local;
+    row["remote"] = path.info.remote;
+    row["state"] = rail.state[0] == 'c' ? rail.state : stateName(path.state);
+    row["bytes_per_second"] = path.rate_bytes_per_s > 0 ? nb::cast(path.rate_bytes_per_s) : nb::none();
+    row["sent_bytes"] = path.sent_bytes;
+    row["received_bytes"] = path.received_bytes;
+    row["resent_bytes"] = path.resent_bytes;
+    row["losses"] = path.losses;
+    row["last_event"] = path.last_event;
+    row["seconds_since"] =
+        path.last_event_ns == 0 ? nb::none() : nb::cast(static_cast<double>(now_ns - path.last_event_ns) / 1e9);
+    rows.append(row);
+  }
+  if (!rail.paths.empty()) return rows;
+  nb::dict row;
+  row["path"] = row["tier"] = 0;
+  row["state"] = rail.state;
+  for (const char* name : {"bytes_per_second", "sent_bytes", "received_bytes", "resent_bytes", "seconds_since"}) {
+    row[name] = nb::none();
+  }
+  row["local"] = row["remote"] = "";
+  row["losses"] = 0;
+  row["last_event"] = rail.text;
+  rows.append(row);
+  return rows;
+}
+
 nb::list status(Process& process) {
   nb::list ranks;
   for (size_t slot = 0; slot < process.localRanks(); ++slot) {
     std::optional<engine::Activity> activity;
-    std::vector<std::pair<int32_t, std::string>> rails;
+    std::vector<RailRow> rails;
     int64_t now = 0, busy = 0;
     uint64_t stale = 0;
     {
@@ -106,11 +159,7 @@ nb::list status(Process& process) {
         activity = engine.activity();
         busy = engine.busyNs();
         stale = engine.staleFrames();
-        for (auto& rail : engine.rails()) {
-          const std::string state = rail->brokenStatus().code() == "left" ? "closed: " : "broken: ";
-          rails.emplace_back(
-              rail->peer(), rail->isBroken() ? state + rail->brokenStatus().message() : rail->endpoint().description());
-        }
+        for (auto& rail : engine.rails()) rails.push_back(railRow(*rail));
       });
     }
     nb::dict row;
@@ -121,9 +170,13 @@ nb::list status(Process& process) {
     row["communicator"] = activity ? nb::cast(activity->communicator) : nb::none();
     row["seconds"] = activity ? static_cast<double>(now - activity->since_ns) / 1e9 : 0.0;
     row["waiting_for"] = activity ? nb::cast(activity->waiting_for) : nb::cast(std::vector<int32_t>());
-    nb::dict paths;
-    for (const auto& [peer, text] : rails) paths[nb::int_(peer)] = text;
-    row["paths"] = paths;
+    nb::dict texts, paths;
+    for (const RailRow& rail : rails) {
+      texts[nb::int_(rail.peer)] = rail.text;
+      paths[nb::int_(rail.peer)] = pathRows(rail, now);
+    }
+    row["paths"] = texts;
+    row["rails"] = paths;
     ranks.append(row);
   }
   return ranks;

@@ -12,34 +12,31 @@ namespace {
 
 std::string way(int32_t from, int32_t to) { return "rank " + std::to_string(from) + " -> rank " + std::to_string(to); }
 
-Result<std::unique_ptr<transport::Endpoint>> makeEndpoint(const std::string& names, net::Connection connection,
-                                                          bool creator, const EndpointOptions& options,
-                                                          const net::Deadline& deadline, const Clock& clock) {
-  if (connection.local.isUnix()) {
-    transport::shm::Options shm;
-    shm.allow_cma = options.allow_cma;
-    // The creator speaks when it comes to this pair, which may be never: that wait can be ended, the contact's cannot.
-    if (!creator) JHETCC_RETURN_IF_ERROR(net::waitFor(connection.fd.get(), POLLIN, deadline, "shm " + names));
-    return transport::shm::create(std::move(connection.fd), creator, shm, names, deadline.at_ns, clock);
-  }
-  net::TcpTuning tuning;
-  tuning.congestion = options.congestion;
-  Result<net::TcpTuned> tuned = net::tuneTcp(connection.fd.get(), tuning);
-  if (!tuned.isOk()) return tuned.status();
-  const std::string text =
-      names + " " + connection.local.text() + " -> " + connection.remote.text() + " " + tuned.value().congestion;
-  return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text);
-}
-
 }  // namespace
 
 Status addConnection(Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
                      const EndpointOptions& options, const net::Deadline& deadline) {
-  auto endpoint = makeEndpoint(way(process.runner(slot).worldRank(), peer), std::move(connection), creator, options,
-                               deadline, process.clock());
+  const std::string names = way(process.runner(slot).worldRank(), peer);
+  transport::shm::Options shm;
+  shm.allow_cma = options.allow_cma;
+  // The creator speaks when it comes to this pair, which may be never: that wait can be ended, the contact's cannot.
+  if (!creator) JHETCC_RETURN_IF_ERROR(net::waitFor(connection.fd.get(), POLLIN, deadline, "shm " + names));
+  auto endpoint =
+      transport::shm::create(std::move(connection.fd), creator, shm, names, deadline.at_ns, process.clock());
   if (!endpoint.isOk()) return endpoint.status();
   process.addEndpoint(slot, peer, std::move(endpoint).value());
   return Status::ok();
+}
+
+Result<std::unique_ptr<transport::Endpoint>> tcpEndpoint(Process& process, size_t slot, int32_t peer,
+                                                         net::Connection connection, const EndpointOptions& options) {
+  net::TcpTuning tuning;
+  tuning.congestion = options.congestion;
+  Result<net::TcpTuned> tuned = net::tuneTcp(connection.fd.get(), tuning);
+  if (!tuned.isOk()) return tuned.status();
+  const std::string text = way(process.runner(slot).worldRank(), peer) + " " + connection.local.text() + " -> " +
+                           connection.remote.text() + " " + tuned.value().congestion;
+  return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text);
 }
 
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b) {

@@ -16,10 +16,14 @@ struct EndpointOptions {
   std::string congestion = "cubic";  ///< of tcp; empty: the system's choice
 };
 
-/// Makes the endpoint of local rank `slot` to rank `peer` of an authenticated connection. Of a pair, one side is
-/// `creator`.
+/// Makes the endpoint of local rank `slot` to rank `peer` over shared memory, told on an authenticated connection. Of a
+/// pair, one side is `creator`.
 Status addConnection(Process& process, size_t slot, int32_t peer, net::Connection connection, bool creator,
                      const EndpointOptions& options, const net::Deadline& deadline);
+
+/// The endpoint of local rank `slot` to rank `peer` over an authenticated tcp connection.
+Result<std::unique_ptr<transport::Endpoint>> tcpEndpoint(Process& process, size_t slot, int32_t peer,
+                                                         net::Connection connection, const EndpointOptions& options);
 
 /// Joins two ranks of this process.
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "runtime/paths.h"
 
 namespace jhetcc::runtime {
 namespace {
@@ -49,6 +50,7 @@ Process::~Process() {
     // Nor may a vendor's library be called here.
     new std::map(std::move(communicators_));
     new std::shared_ptr(std::move(library_));
+    new std::shared_ptr(std::move(paths_));
     return;
   }
   close(0);
@@ -263,6 +265,7 @@ void Process::close(int64_t timeout_ns) {
     // Whoever does not drive an operation would wait for it for ever, and so would a device's stream.
     runner->withEngine([&](engine::Engine& engine) { engine.endAll(cause); });
   }
+  if (paths_) paths_->stop();
   for (auto& runner : runners_) runner->stop();  // when all have ended: local ranks end together
   if (library_) library_->is_closing.store(true);
   for (auto& [name, communicator] : communicators_) {

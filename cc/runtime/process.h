@@ -76,6 +76,8 @@ struct DeviceBuffers {
   device::Stream stream = nullptr;
 };
 
+class Paths;
+
 class Process : public std::enable_shared_from_this<Process> {
  public:
   /// `ordinals[k]` is what XLA calls the device of local rank k. `births_before`: so often every communicator counts as
@@ -90,6 +92,8 @@ class Process : public std::enable_shared_from_this<Process> {
   trace::Trace& trace() { return trace_; }
   const trace::Counters& counters() const { return trace_.counters; }
   void addEndpoint(size_t slot, int32_t peer, std::unique_ptr<transport::Endpoint> endpoint);
+  /// Keeps what connects this process's ranks anew; close() ends it.
+  void keepPaths(std::shared_ptr<Paths> paths) { paths_ = std::move(paths); }
   void startThreads();
 
   /// The vendor's library of this process's cluster; communicators made from now on can call it.
@@ -171,6 +175,7 @@ class Process : public std::enable_shared_from_this<Process> {
   std::vector<std::unique_ptr<Runner>> runners_;
   std::map<int64_t, int32_t> slot_of_ordinal_;
   std::shared_ptr<const LibraryInUse> library_;
+  std::shared_ptr<Paths> paths_;
   const int64_t spin_ns_;
 
   const uint64_t fork_generation_;

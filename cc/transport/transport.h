@@ -16,6 +16,7 @@ enum class FrameType : uint8_t {
   kOffer = 2,    ///< a message of an operation, payload waits in the sender's memory to be fetched
   kControl = 3,  ///< a message of the control plane (abort, probes, shrink), payload inline
   kGoodbye = 4,  ///< the peer closes on purpose; no more frames follow
+  kRail = 5,     ///< a message of a rail of several paths, payload inline; it wraps one of the others
   // 0x80 and above belong to the transports themselves and never reach a sink
 };
 
@@ -29,7 +30,7 @@ struct FrameHeader {
   uint64_t sequence = 0;      ///< operation number within the communicator
   uint64_t fingerprint = 0;   ///< what the sender believes the operation is
   uint64_t length = 0;        ///< payload bytes, inline or offered
-  uint64_t address = 0;       ///< kOffer: where the payload lies in the sender
+  uint64_t address = 0;       ///< kOffer: where the payload lies in the sender; between rails a number of theirs
   uint64_t cookie = 0;        ///< kOffer: names the offer; unique per endpoint while it is open
   uint32_t source = 0;        ///< sender's index within the communicator
   uint32_t tag = 0;           ///< send/recv only
@@ -39,12 +40,27 @@ static_assert(sizeof(FrameHeader) == 64);
 /// Longest inline payload. Longer messages are offered.
 constexpr uint64_t kInlineBytesMax = 16 * 1024;
 
+/// Longest of a rail: a message with its header.
+constexpr uint64_t kRailBytesMax = kInlineBytesMax + sizeof(FrameHeader);
+
+inline bool isInline(FrameType type) {
+  return type == FrameType::kData || type == FrameType::kControl || type == FrameType::kGoodbye ||
+         type == FrameType::kRail;
+}
+inline uint64_t inlineLimit(FrameType type) { return type == FrameType::kRail ? kRailBytesMax : kInlineBytesMax; }
+
 /// What send() answers to a longer one.
 inline Status inlineTooLong(const std::string& description, uint64_t bytes) {
   return Status(Kind::kBadArgument, Scope::kCall, "bad_frame",
                 description + ": inline payload of " + std::to_string(bytes) + " bytes, at most " +
                     std::to_string(kInlineBytesMax) + " allowed; offer it instead");
 }
+
+/// What a path has carried, as the peer's host confirms it: its kernel or NIC, whatever its process does.
+struct Answered {
+  uint64_t bytes = 0;
+  int64_t busy_ns = 0;  ///< how long there was something to confirm; 0: not known here
+};
 
 /// What one poll of an endpoint reports. `payload` is valid during the call only.
 class EventSink {
@@ -93,6 +109,11 @@ class Endpoint {
   /// The processor on which the peer last polled, or -1 where that is not known: spinning there would keep it from
   /// running.
   virtual int peerCpu() const { return -1; }
+
+  /// How long the peer's host has left bytes of ours without an answer, beyond what this path usually takes. 0: none
+  /// are, or that is not known here.
+  virtual int64_t unansweredNs(int64_t /*now_ns*/) { return 0; }
+  virtual Answered answered() { return {}; }
 
   /// What moves the bytes here reaches device memory where Device::alias() says it is seen: offers and destinations may
   /// lie there. Else they are memory of the host.

@@ -18,6 +18,7 @@ _COMMANDS = {
     "secret": "make a job secret",
     "env": "list all options with their present values",
     "doctor": "check what this machine offers and lacks",
+    "status": "ask the jobs on this host what they are doing, and for the state of their paths",
     "topo": "show hosts, devices, NICs and clusters",
     "plan": "print the schedule of an operation",
     "trace": "join recordings of processes into one timeline",

@@ -214,7 +214,13 @@ class Communicator(RawCalls):
           * ``operation``, ``communicator``, ``seconds``, ``waiting_for``: the operation in flight, since when, and for which world
             ranks it waits; None, None, 0.0 and [] where there is none.
           * ``stale_frames``: messages that came too late to matter.
-          * ``paths``: by world rank of the peer, how the two are connected.
+          * ``paths``: by world rank of the peer, how the two are connected, in a line.
+          * ``rails``: by world rank of the peer, a list of the paths between the two, by number. Each is a dictionary: ``path``, its
+            number; ``tier``, 0 for paths used together and 1 for spare ones; ``state``, one of healthy, settling (back, not yet used),
+            lost and closed (by the peer); ``local`` and ``remote``, the NICs; ``bytes_per_second``, as measured from its traffic;
+            ``sent_bytes`` and ``received_bytes`` of payloads longer than 16 KiB, ``resent_bytes``, what went over it because another path
+            was lost; ``losses``, how often it was lost; ``last_event`` and ``seconds_since`` it. Where there is one path only, its
+            numbers are None.
 
         Example:
           >>> import jhetcc, numpy as np

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from jhetcc import config
 from jhetcc.topology import VENDOR_OF_PLATFORM, Identity
 from jhetcc.world.detect import is_loopback, split_address
+from jhetcc.world.nics import Nic
 
 __all__ = ["Local", "Member", "describe", "host_identity"]
 
@@ -34,13 +35,14 @@ class Member:
     version: str
     cluster: str
     unix_address: str
-    tcp_address: str
+    nics: tuple[Nic, ...]
     agreed: str
 
     @staticmethod
     def read(text: str) -> Member:
         fields = json.loads(text)
-        return Member(**fields | {"device_ids": tuple(fields["device_ids"])})
+        nics = tuple(Nic(**one) for one in fields["nics"])
+        return Member(**fields | {"device_ids": tuple(fields["device_ids"]), "nics": nics})
 
     @property
     def place(self) -> str:
@@ -85,7 +87,7 @@ def describe(
     process_id: int = 0,
     incarnation: int = 0,
     unix_address: str = "",
-    tcp_address: str = "",
+    nics: tuple[Nic, ...] = (),
 ) -> Member:
     """This process as a member. The version of its cluster's library follows when all are here."""
     host_key = host_identity()
@@ -108,6 +110,6 @@ def describe(
         version="",
         cluster=options.cluster or "",
         unix_address=unix_address,
-        tcp_address=tcp_address,
+        nics=nics,
         agreed=options.agreed(),
     )

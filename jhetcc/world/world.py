@@ -28,6 +28,7 @@ from jhetcc.world.logs import LogPump
 from jhetcc.world.members import Local, Member, describe, host_identity
 from jhetcc.world.planning import Planner
 from jhetcc.world.rendezvous import Rendezvous
+from jhetcc.world.report import Answering, status
 
 __all__ = ["World", "init"]
 
@@ -111,7 +112,8 @@ class World:
             for a in range(self.local_count):
                 for b in range(a + 1, self.local_count):
                     self.process.add_local_pair(a, b)
-        self._logs = LogPump(self._aborts, self._dump) if self.options.trace_dir else LogPump()
+        watched = (self._aborts, self._dump) if self.options.trace_dir else ()
+        self._logs = LogPump(Answering(status), *watched)
         self.process.start()
         if meeting and own_library is not None:
             mine_of = next(cluster.ranks for cluster in clusters if self.first_rank in cluster.ranks)

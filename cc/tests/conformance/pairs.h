@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "conformance/harness.h"
+#include "rail/bundle.h"
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
 #include "transport/tcp/tcp.h"
@@ -115,6 +116,33 @@ class TcpPair : public Pair {
   TcpPair() : Pair(makeTcpPair()) {}
 };
 
-#define JHETCC_TRANSPORTS SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair
+/// Three paths as one endpoint.
+inline EndpointPair makeBundles(const std::function<EndpointPair()>& make, const Clock& clock) {
+  auto a = std::make_unique<rail::Bundle>("rank 0 -> rank 1", clock, rail::BundleOptions{});
+  auto b = std::make_unique<rail::Bundle>("rank 1 -> rank 0", clock, rail::BundleOptions{});
+  for (uint16_t path = 0; path < 3; ++path) {
+    EndpointPair ends = make();
+    a->addPath({path, 0, "a", "b"}, std::move(ends.first));
+    b->addPath({path, 0, "b", "a"}, std::move(ends.second));
+  }
+  return {std::move(a), std::move(b)};
+}
+class RailTcpPair : public Pair {
+ public:
+  RailTcpPair() : Pair(makeBundles(makeTcpPair, systemClock())) {}
+};
+class RailSimPair : public Pair {
+ public:
+  RailSimPair() : RailSimPair(std::make_unique<sim::Network>(3)) {}
+  void tick() override { network->step(); }
+  std::unique_ptr<sim::Network> network;
+
+ private:
+  explicit RailSimPair(std::unique_ptr<sim::Network> made)
+      : Pair(makeBundles([&] { return made->connect(0, 1); }, made->clock())), network(std::move(made)) {}
+};
+
+#define JHETCC_TRANSPORTS \
+  SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, RailTcpPair, RailSimPair
 
 }  // namespace jhetcc::transport::conformance

@@ -44,7 +44,8 @@ bool sameVerdict(const control::Verdict& a, const control::Verdict& b) {
 
 }  // namespace
 
-Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& options, const Wrap& wrap)
+Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& options, const Wrap& wrap,
+                       const Join& join)
     : network(seed, options),
       library(
           seed, network, [this](int rank) { return !this->rank(rank).dead; },
@@ -59,7 +60,7 @@ Simulation::Simulation(int ranks, uint64_t seed, const transport::sim::Options& 
   }
   for (int a = 0; a < ranks; ++a) {
     for (int b = a + 1; b < ranks; ++b) {
-      auto [left, right] = network.connect(a, b);
+      auto [left, right] = join ? join(network, a, b) : network.connect(a, b);
       if (wrap) {
         left = wrap(a, b, std::move(left));
         right = wrap(b, a, std::move(right));

@@ -28,7 +28,11 @@ class Simulation {
   /// What stands between a rank and its endpoint to another.
   using Wrap =
       std::function<std::unique_ptr<transport::Endpoint>(int from, int to, std::unique_ptr<transport::Endpoint>)>;
-  Simulation(int ranks, uint64_t seed, const transport::sim::Options& network = {}, const Wrap& wrap = {});
+  /// What joins two ranks; else one link does.
+  using Join = std::function<std::pair<std::unique_ptr<transport::Endpoint>, std::unique_ptr<transport::Endpoint>>(
+      transport::sim::Network&, int a, int b)>;
+  Simulation(int ranks, uint64_t seed, const transport::sim::Options& network = {}, const Wrap& wrap = {},
+             const Join& join = {});
   ~Simulation();
 
   /// One call of one rank, checked when it ends; its buffers are poisoned then and looked at again by check().

@@ -51,9 +51,7 @@ TEST_CASE("names are resolved, unknown ones named") {
   CHECK(contains(unknown.message(), "'no-such-host.invalid'"));
 }
 
-TEST_CASE("the interface towards a peer is the one the system routes by") {
-  CHECK(must(chooseInterface(must(Address::parse("127.0.0.1:80")))).text() == "127.0.0.1:0");
-  CHECK(must(chooseInterface(must(Address::parse("unix:@x")))).isUnix());
+TEST_CASE("this machine's interfaces, loopback among them") {
   bool has_loopback = false;
   for (const Interface& interface : must(listInterfaces())) {
     if (interface.is_loopback && interface.address.host() == "127.0.0.1") {

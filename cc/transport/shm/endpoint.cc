@@ -50,7 +50,7 @@ Result<bool> ShmEndpoint::send(const FrameHeader& header, const void* payload) {
   }
   const bool is_offer = header.type == FrameType::kOffer;
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
-  if (payload_bytes > kInlineBytesMax) return inlineTooLong(parts_.description, payload_bytes);
+  if (payload_bytes > inlineLimit(header.type)) return inlineTooLong(parts_.description, payload_bytes);
   if (is_offer && offers_.isFull()) return false;  // a release wakes us
   uint8_t* place = flushInternal() ? out_.reserve(payload_bytes) : nullptr;
   if (place == nullptr) {

@@ -24,7 +24,7 @@ constexpr uint8_t kPastCaches = 1;
 /// Payload bytes that follow the header in the ring; ~0 for a type that nobody sends.
 inline uint64_t inlineBytes(const FrameHeader& header) {
   const FrameType type = header.type;
-  if (type == FrameType::kData || type == FrameType::kControl || type == FrameType::kGoodbye) return header.length;
+  if (isInline(type)) return header.length;
   if (type == kPad) return header.length;
   if (type == FrameType::kOffer || (type >= kReleased && type <= kFetchRefused)) return 0;
   return ~uint64_t{0};
@@ -95,7 +95,7 @@ class Consumer {
       const uint64_t position = tail_ & (size_ - 1);
       std::memcpy(header, data_ + position, sizeof *header);
       const uint64_t payload_bytes = inlineBytes(*header);
-      const uint64_t limit = header->type == kPad ? size_ : kInlineBytesMax;
+      const uint64_t limit = header->type == kPad ? size_ : inlineLimit(header->type);
       const uint64_t there = head_seen_ - tail_ < size_ - position ? head_seen_ - tail_ : size_ - position;
       if (payload_bytes > limit || frameBytes(payload_bytes) > there) {
         is_damaged_ = true;

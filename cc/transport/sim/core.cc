@@ -8,7 +8,9 @@ namespace jhetcc::transport::sim {
 
 namespace {
 
-Status disconnected(const std::string& why) { return Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", why); }
+Status disconnected(const std::string& why, const char* code = "peer_lost") {
+  return Status(Kind::kDisconnected, Scope::kEndpoint, code, why);
+}
 
 std::string place(const Side& side) {
   return "sim rank " + std::to_string(side.rank) + " -> rank " + std::to_string(side.peer->rank);
@@ -37,6 +39,7 @@ int64_t Core::delayNs() {
 Link* Core::connect(int rank_a, int rank_b) {
   links_.push_back(std::make_unique<Link>());
   Link* link = links_.back().get();
+  link->bandwidth_bytes_per_s = options.bandwidth_bytes_per_s;
   const int ranks[2] = {rank_a, rank_b};
   for (int i = 0; i < 2; ++i) {
     Side& side = link->sides[i];
@@ -60,7 +63,7 @@ void Core::at(int64_t time_ns, std::function<void()> action) {
 }
 
 void Core::post(Side* to, Item item, uint64_t bytes) {
-  const int64_t wire_ns = static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / options.bandwidth_bytes_per_s);
+  const int64_t wire_ns = static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / to->link->bandwidth_bytes_per_s);
   const int64_t start_ns = std::max(clock.nowNs(), to->busy_until_ns);
   to->busy_until_ns = start_ns + wire_ns;
   int64_t arrival_ns = to->busy_until_ns + delayNs();
@@ -68,7 +71,19 @@ void Core::post(Side* to, Item item, uint64_t bytes) {
     arrival_ns = std::max(arrival_ns, to->last_arrival_ns);
     to->last_arrival_ns = arrival_ns;
   }
+  if (to->under_way++ == 0) to->under_way_since_ns = clock.nowNs();
+  item.wire_bytes = bytes;
   push(Event{arrival_ns, 0, to, std::move(item), {}});
+}
+
+/// Its host has it now, and says so.
+void Core::confirm(Side* to, Item& item) {
+  if (item.wire_bytes == 0) return;
+  to->busy_ns += clock.nowNs() - to->under_way_since_ns;
+  to->under_way_since_ns = clock.nowNs();
+  to->arrived_bytes += item.wire_bytes;
+  --to->under_way;
+  item.wire_bytes = 0;
 }
 
 std::optional<int64_t> Core::nextEventNs() const {
@@ -101,6 +116,7 @@ void Core::arrive(Side* to, Item item) {
     to->held.push_back(std::move(item));
     return;
   }
+  confirm(to, item);
   mix(static_cast<uint64_t>(clock.nowNs()));
   mix(static_cast<uint64_t>(to->rank) << 32 | static_cast<uint64_t>(item.what));
   mix(item.id ^ item.header.sequence ^ item.bytes.size());
@@ -162,7 +178,7 @@ void Core::close(Side* side) {
   side->closed = true;
   side->offers.clear();
   side->fetches.clear();
-  breakSide(side->peer, disconnected(place(*side->peer) + ": peer process is gone: connection closed"));
+  breakSide(side->peer, disconnected(place(*side->peer) + ": peer process is gone: connection closed", "peer_closed"));
 }
 
 void Core::kill(int rank) {
@@ -178,11 +194,12 @@ void Core::cut(Link* link, const std::string& why) {
   for (Side& side : link->sides) breakSide(&side, disconnected(place(side) + ": " + why));
 }
 
-std::vector<Link*> Core::between(int rank_a, int rank_b) {
+std::vector<Link*> Core::between(int rank_a, int rank_b, int link) {
   std::vector<Link*> found;
   for (Side* side : of_rank_[rank_a]) {
     if (side->peer->rank == rank_b) found.push_back(side->link);
   }
+  if (link != kAllLinks) found = {found.at(static_cast<size_t>(link))};
   return found;
 }
 

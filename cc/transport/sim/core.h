@@ -24,6 +24,7 @@ struct Item {
   uint64_t id = 0;             ///< kRequest, kFetched: number of the fetch; kReleased: cookie
   uint64_t cookie = 0;         ///< kRequest: the offer; kFetched: the offer that it came from
   Status status;               ///< kFetched, kBroken
+  uint64_t wire_bytes = 0;
 };
 
 struct OpenOffer {
@@ -52,15 +53,20 @@ struct Side {
   std::vector<OpenOffer> offers;
   std::vector<PendingFetch> fetches;
   uint64_t next_fetch = 1;
-  uint64_t unpolled_bytes = 0;  ///< sent towards this side, not polled by it
-  int64_t last_arrival_ns = 0;  ///< frames towards this side keep their order
-  int64_t busy_until_ns = 0;    ///< the wire towards this side
+  uint64_t unpolled_bytes = 0;     ///< sent towards this side, not polled by it
+  int64_t last_arrival_ns = 0;     ///< frames towards this side keep their order
+  int64_t busy_until_ns = 0;       ///< the wire towards this side
+  uint64_t under_way = 0;          ///< items towards this side that have not come to its host
+  int64_t under_way_since_ns = 0;  ///< there were some all the time since, or one came then
+  uint64_t arrived_bytes = 0;
+  int64_t busy_ns = 0;  ///< how long there were some, until under_way_since_ns
 };
 
 struct Link {
   Side sides[2];
   bool cut = false;
   bool held = false;
+  double bandwidth_bytes_per_s = 0;
   std::string description[2];
 };
 
@@ -83,7 +89,7 @@ class Core {
   void close(Side* side);
   void hold(Link* link) { link->held = true; }
   void release(Link* link);
-  std::vector<Link*> between(int rank_a, int rank_b);
+  std::vector<Link*> between(int rank_a, int rank_b, int link = kAllLinks);
   bool isStopped(int rank) const { return stopped_.contains(rank); }
   bool roll(double probability);
 
@@ -107,6 +113,7 @@ class Core {
   int64_t delayNs();
   void push(Event event);
   void arrive(Side* to, Item item);
+  void confirm(Side* to, Item& item);
   void serve(Side* side, const Item& request);
   void breakSide(Side* side, Status why);
   void mix(uint64_t value) { digest = (digest ^ value) * 1099511628211ULL; }

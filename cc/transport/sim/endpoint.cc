@@ -31,6 +31,14 @@ class SimEndpoint final : public Endpoint {
   bool prepareSleep(bool) override { return side_->inbox.empty(); }
   bool wantsWrite() const override { return false; }
   bool seesDevices() const override { return core_->options.sees_devices; }
+  int64_t unansweredNs(int64_t now_ns) override {
+    return side_->peer->under_way == 0 ? 0 : now_ns - side_->peer->under_way_since_ns;
+  }
+  Answered answered() override {
+    const Side& peer = *side_->peer;
+    const int64_t now_ns = core_->clock.nowNs();
+    return {peer.arrived_bytes, peer.busy_ns + (peer.under_way > 0 ? now_ns - peer.under_way_since_ns : 0)};
+  }
   const char* transportName() const override { return "sim"; }
   const std::string& description() const override { return description_; }
 
@@ -48,7 +56,7 @@ Result<bool> SimEndpoint::send(const FrameHeader& header, const void* payload) {
   if (!side_->broken.isOk()) return side_->broken;
   if (core_->isStopped(side_->rank)) return false;
   const bool is_offer = header.type == FrameType::kOffer;
-  if (!is_offer && header.length > kInlineBytesMax) return inlineTooLong(description_, header.length);
+  if (!is_offer && header.length > inlineLimit(header.type)) return inlineTooLong(description_, header.length);
   const uint64_t bytes = sizeof(FrameHeader) + (is_offer ? 0 : header.length);
   Side* peer = side_->peer;
   if (peer->unpolled_bytes + bytes > core_->options.window_bytes) return false;
@@ -174,15 +182,19 @@ void Network::at(int64_t time_ns, std::function<void()> action) { core_->at(time
 void Network::stop(int rank) { core_->stop(rank); }
 void Network::resume(int rank) { core_->resume(rank); }
 void Network::kill(int rank) { core_->kill(rank); }
-void Network::cut(int rank_a, int rank_b) {
-  for (Link* link : core_->between(rank_a, rank_b)) core_->cut(link, "connection reset (cut)");
+void Network::cut(int rank_a, int rank_b, int link) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) core_->cut(one, "connection reset (cut)");
 }
-void Network::hold(int rank_a, int rank_b) {
-  for (Link* link : core_->between(rank_a, rank_b)) core_->hold(link);
+void Network::hold(int rank_a, int rank_b, int link) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) core_->hold(one);
 }
-void Network::release(int rank_a, int rank_b) {
-  for (Link* link : core_->between(rank_a, rank_b)) core_->release(link);
+void Network::release(int rank_a, int rank_b, int link) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) core_->release(one);
 }
+void Network::setBandwidth(int rank_a, int rank_b, int link, double bytes_per_s) {
+  for (Link* one : core_->between(rank_a, rank_b, link)) one->bandwidth_bytes_per_s = bytes_per_s;
+}
+int Network::links(int rank_a, int rank_b) const { return static_cast<int>(core_->between(rank_a, rank_b).size()); }
 uint64_t Network::digest() const { return core_->digest; }
 uint64_t Network::lateDropped() const { return core_->late_dropped; }
 

@@ -39,6 +39,7 @@ struct Options {
 };
 
 class Core;
+constexpr int kAllLinks = -1;
 
 class Network {
  public:
@@ -65,11 +66,14 @@ class Network {
   void resume(int rank);
   /// The rank's process dies: what it sent still arrives, then its peers' endpoints break.
   void kill(int rank);
-  /// The links between two ranks break; what is under way is lost.
-  void cut(int rank_a, int rank_b);
+  /// The links between two ranks break; what is under way is lost. `link`: the k-th that was made only.
+  void cut(int rank_a, int rank_b, int link = kAllLinks);
   /// Nothing passes between two ranks, and nobody is told; release() lets everything through, in order.
-  void hold(int rank_a, int rank_b);
-  void release(int rank_a, int rank_b);
+  void hold(int rank_a, int rank_b, int link = kAllLinks);
+  void release(int rank_a, int rank_b, int link = kAllLinks);
+  /// From now on, both ways.
+  void setBandwidth(int rank_a, int rank_b, int link, double bytes_per_s);
+  int links(int rank_a, int rank_b) const;
 
   /// Hash of everything that was delivered and when: equal seeds and calls give equal digests.
   uint64_t digest() const;

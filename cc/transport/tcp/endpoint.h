@@ -44,6 +44,8 @@ class TcpEndpoint final : public Endpoint {
   int waitDescriptor() const override { return has_ended_ ? -1 : socket_.get(); }
   bool prepareSleep(bool in_operation) override;
   bool wantsWrite() const override;
+  int64_t unansweredNs(int64_t now_ns) override;
+  Answered answered() override;
   const char* transportName() const override { return "tcp"; }
   const std::string& description() const override { return description_; }
 
@@ -120,7 +122,7 @@ class TcpEndpoint final : public Endpoint {
   bool hasWholeFrame() const;
   uint64_t buffered() const { return in_end_ - in_begin_; }
   void fail(const std::string& what);
-  Status lost(const std::string& what) const;
+  Status lost(const std::string& what, int error) const;
 
   Fd socket_;
   const Options options_;
@@ -145,8 +147,9 @@ class TcpEndpoint final : public Endpoint {
   std::vector<Fetch> fetches_;
   Incoming incoming_;
   uint64_t next_fetch_ = 1;
-  uint64_t waited_for_ = 0;    ///< the push whose place a poll was ended for
-  bool said_goodbye_ = false;  ///< the peer did
+  uint64_t waited_for_ = 0;          ///< the push whose place a poll was ended for
+  int64_t unanswered_since_ns_ = 0;  ///< 0: when last looked at, the peer's host had everything
+  bool said_goodbye_ = false;        ///< the peer did
   bool has_ended_ = false;
   Status end_;  ///< end of the stream; what is buffered comes first
   Status broken_;

@@ -24,14 +24,10 @@ constexpr uint32_t kBufferBytesMin = 64 * 1024;
 constexpr uint64_t kReadAheadBytes =
     5 * sizeof(FrameHeader);  // one is done, a push, its offer, perhaps one taken, data
 
-uint64_t inlineBytes(const FrameHeader& header) {
-  const FrameType type = header.type;
-  const bool has_payload = type == FrameType::kData || type == FrameType::kControl || type == FrameType::kGoodbye;
-  return has_payload ? header.length : 0;
-}
+uint64_t inlineBytes(const FrameHeader& header) { return isInline(header.type) ? header.length : 0; }
 
 bool isKnown(FrameType type) {
-  return (type >= FrameType::kData && type <= FrameType::kGoodbye) || (type >= kFetchRequest && type <= kTaken);
+  return (type >= FrameType::kData && type <= FrameType::kRail) || (type >= kFetchRequest && type <= kTaken);
 }
 
 }  // namespace
@@ -77,8 +73,11 @@ void TcpEndpoint::fail(const std::string& what) {
                    description_ + ": " + what + "; the peer is damaged or runs another version");
 }
 
-Status TcpEndpoint::lost(const std::string& what) const {
-  return Status(Kind::kDisconnected, Scope::kEndpoint, "peer_lost", description_ + ": " + what);
+/// `error` 0: the stream has ended.
+Status TcpEndpoint::lost(const std::string& what, int error) const {
+  const bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
+  return Status(Kind::kDisconnected, Scope::kEndpoint, closed ? "peer_closed" : "peer_lost",
+                description_ + ": " + what + (error == 0 ? "" : std::string(": ") + strerror(error)));
 }
 
 Result<bool> TcpEndpoint::fetch(const FrameHeader& offer, void* destination, uint64_t token) {
@@ -166,7 +165,7 @@ bool TcpEndpoint::hasWholeFrame() const {
   if (buffered() < sizeof(FrameHeader)) return false;
   FrameHeader header;
   std::memcpy(&header, in_.data() + in_begin_, sizeof header);
-  return buffered() - sizeof header >= inlineBytes(header) || inlineBytes(header) > kInlineBytesMax;
+  return buffered() - sizeof header >= inlineBytes(header) || inlineBytes(header) > inlineLimit(header.type);
 }
 
 void TcpEndpoint::receive(EventSink& sink) {
@@ -192,7 +191,7 @@ bool TcpEndpoint::parse(EventSink& sink, uint64_t* frames, uint64_t* bytes) {
     FrameHeader header;
     std::memcpy(&header, in_.data() + in_begin_, sizeof header);
     const uint64_t payload_bytes = inlineBytes(header);
-    if (!isKnown(header.type) || payload_bytes > kInlineBytesMax) {
+    if (!isKnown(header.type) || payload_bytes > inlineLimit(header.type)) {
       fail("frame of type " + std::to_string(static_cast<int>(header.type)) + " and " + std::to_string(header.length) +
            " bytes");
       break;
@@ -301,7 +300,7 @@ void TcpEndpoint::endFetch(uint64_t id, bool is_refused, EventSink& sink) {
 
 /// One read: first into the place of the current payload, then into the buffer. False: nothing came.
 bool TcpEndpoint::readSome(bool* is_drained, uint64_t* bytes) {
-  if (in_.size() - in_end_ < kInlineBytesMax + sizeof(FrameHeader)) {
+  if (in_.size() - in_end_ < kRailBytesMax + sizeof(FrameHeader)) {
     std::memmove(in_.data(), in_.data() + in_begin_, buffered());
     in_end_ = buffered();
     in_begin_ = 0;
@@ -328,9 +327,9 @@ bool TcpEndpoint::readSome(bool* is_drained, uint64_t* bytes) {
   } while (got < 0 && errno == EINTR);
   if (got <= 0) {
     if (got == 0) {
-      end_ = lost("connection closed by the peer");
+      end_ = lost("connection closed by the peer", 0);
     } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      end_ = lost(std::string("recvmsg: ") + strerror(errno));
+      end_ = lost("recvmsg", errno);
     } else if (!write_error_.isOk()) {
       end_ = write_error_;
     }

@@ -27,7 +27,7 @@ Result<bool> TcpEndpoint::send(const FrameHeader& header, const void* payload) {
   }
   const bool is_offer = header.type == FrameType::kOffer;
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
-  if (payload_bytes > kInlineBytesMax) return inlineTooLong(description_, payload_bytes);
+  if (payload_bytes > inlineLimit(header.type)) return inlineTooLong(description_, payload_bytes);
   if (is_offer && offers_.isFull()) return false;
   if (!flushInternal() || out_.size() - queued() < 2 * sizeof header + payload_bytes) {
     flush();
@@ -158,7 +158,7 @@ void TcpEndpoint::flush() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno != EINTR) {
-      write_error_ = lost(std::string("sendmsg: ") + strerror(errno));
+      write_error_ = lost("sendmsg", errno);
     }
   }
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One local NIC to one remote NIC: its endpoint while it has one, what is under way on it, and how fast it is.
+// Belongs to its bundle.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace jhetcc::rail {
+
+struct PathInfo {
+  uint16_t path = 0;  ///< its number, equal on both sides
+  int tier = 0;       ///< paths of a higher one are used where none of a lower one is left
+  std::string local, remote;
+};
+
+enum class PathState : uint8_t {
+  kLost,
+  kSettling,  ///< it came back, and has to show that it stays
+  kHealthy,
+};
+inline const char* stateName(PathState state) {
+  constexpr const char* kNames[] = {"lost", "settling", "healthy"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+struct PathStatus {
+  PathInfo info;
+  PathState state = PathState::kLost;
+  uint32_t generation = 0;      ///< how often it was connected anew
+  double rate_bytes_per_s = 0;  ///< as measured from the traffic itself; 0: not yet
+  uint64_t sent_bytes = 0;      ///< of payloads, confirmed by the peer
+  uint64_t received_bytes = 0;
+  uint64_t resent_bytes = 0;  ///< of payloads and messages, after other paths were lost
+  uint32_t losses = 0;
+  std::string last_event;
+  int64_t last_event_ns = 0;
+};
+
+/// A part of an offer on its way over this path.
+struct Stripe {
+  uint64_t number;  ///< of the stripe: its cookie there, its token here
+  uint64_t offer;
+  uint64_t bytes;
+  uint32_t index;
+};
+
+/// How many stripes a path carries at once, at most.
+constexpr size_t kStripesPerPath = 64;
+/// So many of the last taken are remembered for the peer: what it does not know of yet is among them.
+constexpr size_t kTakenRemembered = 4 * kStripesPerPath;
+
+struct Path {
+  PathStatus status;
+  std::unique_ptr<transport::Endpoint> endpoint;  ///< null: lost
+  bool is_opening = false;   ///< the side that connected has not spoken yet: its generation is not known
+  int64_t reported = -1;     ///< the last generation whose end the peer was told
+  bool is_full = false;      ///< took no more, until the next poll
+  bool wants_write = false;  ///< as its descriptor is watched
+  int64_t healthy_since_ns = 0;
+  int64_t settle_ns = 0;
+  int64_t closed_ns = INT64_MIN / 2;  ///< when the peer closed it last
+  int64_t opened_ns = 0;
+  int64_t next_probe_ns = 0;
+  uint32_t probes_answered = 0;
+
+  std::vector<Stripe> under_way;
+  uint64_t under_way_bytes = 0;
+  std::vector<Stripe> fetching;
+  std::deque<uint64_t> taken;  ///< the peer's stripes that are whole here, the latest
+
+  transport::Answered measured_from;  ///< where the measurement under way began
+  double rate() const { return status.rate_bytes_per_s; }
+  void measure();
+};
+
+}  // namespace jhetcc::rail

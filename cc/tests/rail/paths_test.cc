@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which paths a bundle uses, how much, and when it says that the peer is gone.
+#include <doctest/doctest.h>
+
+#include "rail/wire.h"
+#include "talk.h"
+
+namespace jhetcc::rail::testing {
+
+namespace {
+
+struct Quiet : transport::EventSink {
+  void onFrame(const transport::FrameHeader&, const void*) override {}
+  void onFetched(uint64_t, Status) override {}
+  void onReleased(uint64_t) override {}
+};
+
+std::vector<PathStatus> pathsOf(Talk& talk, int side = 0) { return talk.sides[side].bundle->paths(); }
+
+/// Sends payloads from side 0 to side 1 for so long; bytes that each path carried.
+std::vector<double> carry(Talk& talk, int64_t for_ns) {
+  const std::vector<PathStatus> before = pathsOf(talk);
+  const int64_t end_ns = talk.now() + for_ns;
+  while (talk.now() < end_ns) {
+    talk.say(20);
+    REQUIRE_MESSAGE(talk.run(10'000 * kMs), talk.story());
+  }
+  std::vector<double> bytes;
+  for (size_t k = 0; k < before.size(); ++k) {
+    bytes.push_back(static_cast<double>(pathsOf(talk)[k].sent_bytes - before[k].sent_bytes));
+  }
+  return bytes;
+}
+
+transport::sim::Options slowLinks() {
+  transport::sim::Options options;
+  options.bandwidth_bytes_per_s = 25e6;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("shares follow what the paths can carry") {
+  Talk talk(1, 3, slowLinks());
+  talk.payload_bytes_max = 2'000'000;
+  talk.setBandwidth(1, 50e6);
+  talk.setBandwidth(2, 100e6);
+  carry(talk, 300 * kMs);
+  const std::vector<double> bytes = carry(talk, 1000 * kMs);
+  CHECK(bytes[1] / bytes[0] > 1.6);
+  CHECK(bytes[1] / bytes[0] < 2.4);
+  CHECK(bytes[2] / bytes[0] > 3.2);
+  CHECK(bytes[2] / bytes[0] < 4.8);
+  // One loses nine tenths of its rate, and later has it back.
+  talk.setBandwidth(2, 10e6);
+  carry(talk, 400 * kMs);
+  const std::vector<double> slow = carry(talk, 1000 * kMs);
+  CHECK(slow[2] / slow[0] < 0.6);
+  talk.setBandwidth(2, 100e6);
+  carry(talk, 400 * kMs);
+  const std::vector<double> again = carry(talk, 1000 * kMs);
+  CHECK(again[2] / again[0] > 3.0);
+  for (const PathStatus& path : pathsOf(talk)) CHECK(path.losses == 0);
+}
+
+TEST_CASE("what comes late is not lost: no path is left for a delay, or for a peer that does not run") {
+  transport::sim::Options options;
+  options.late_probability = 0.05;
+  options.late_ns = 4 * kMs;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    CAPTURE(seed);
+    Talk talk(seed, 3, options);
+    talk.at(static_cast<int64_t>(talk.draw(3 * kMs)), [&talk] { talk.network.stop(1); });
+    talk.at(300 * kMs, [&talk] { talk.network.resume(1); });
+    talk.say(200);
+    REQUIRE_MESSAGE(talk.run(3000 * kMs), talk.story());
+    CHECK_MESSAGE(talk.failures.empty(), talk.failures);
+    for (int side = 0; side < 2; ++side) {
+      for (const PathStatus& path : pathsOf(talk, side)) CHECK(path.losses == 0);
+    }
+  }
+}
+
+TEST_CASE("a peer that closes all its paths is gone at once") {
+  Talk talk(3, 3);
+  talk.say(5);
+  REQUIRE(talk.run(100 * kMs));
+  const int64_t begin = talk.now();
+  talk.sides[1].bundle.reset();
+  Quiet sink;
+  Status status;
+  while (status.isOk() && talk.now() < begin + 100 * kMs) {
+    talk.network.step();
+    status = talk.sides[0].bundle->poll(sink);
+  }
+  CHECK(status.code() == "peer_closed");
+  CHECK(status.message().find("path 2 lost") != std::string::npos);
+  CHECK(talk.now() - begin < 10 * kMs);
+  CHECK(!talk.sides[0].bundle->send(transport::FrameHeader{}, nullptr).isOk());
+}
+
+TEST_CASE("without any path it waits, so long and no longer; a refusal ends the wait") {
+  for (const bool is_refused : {false, true}) {
+    CAPTURE(is_refused);
+    Talk talk(4, 2);
+    talk.cut(0);
+    talk.cut(1);
+    const int64_t begin = talk.now();
+    Quiet sink;
+    Status status;
+    while (status.isOk() && talk.now() < begin + 1000 * kMs) {
+      talk.network.runUntil(talk.now() + kMs);
+      status = talk.sides[0].bundle->poll(sink);
+      if (is_refused && talk.now() > begin + 50 * kMs) {
+        talk.sides[0].bundle->failPath(1, Status(Kind::kDisconnected, Scope::kEndpoint, "refused", "nobody listens"));
+      }
+    }
+    CHECK(status.code() == (is_refused ? "refused" : "no_path"));
+    const int64_t took = talk.now() - begin;
+    CHECK(took > (is_refused ? 50 : 390) * kMs);
+    CHECK(took < (is_refused ? 60 : 420) * kMs);
+  }
+}
+
+TEST_CASE("a path that flaps is trusted later each time") {
+  BundleOptions options = quick();
+  options.settle_ns = 30 * kMs;
+  Talk talk(5, 2, {}, options);
+  for (int round = 0; round < 4; ++round) {
+    talk.cut(1);
+    const int64_t lost = talk.now();
+    talk.say(1);
+    while (!talk.isLost(1, 0) || !talk.isLost(1, 1)) {
+      talk.say(1);
+      talk.run(kMs);
+      REQUIRE(talk.now() < lost + 1000 * kMs);
+    }
+    talk.reopen(1);
+    const int64_t opened = talk.now();
+    while (pathsOf(talk)[1].state != PathState::kHealthy) {
+      talk.say(1);
+      talk.run(kMs);
+      talk.network.runUntil(talk.now() + kMs / 4);
+      REQUIRE(talk.now() < opened + 2000 * kMs);
+    }
+    CHECK(pathsOf(talk)[1].generation == static_cast<uint32_t>(round) + 1);
+    CHECK(talk.now() - opened >= 30 * kMs << round);
+    CHECK(talk.now() - opened < (30 * kMs << round) + 80 * kMs);
+  }
+}
+
+TEST_CASE("paths of a higher tier wait until none of a lower one is left") {
+  transport::sim::Network network(6);
+  Bundle a("0 -> 1", network.clock(), quick()), b("1 -> 0", network.clock(), quick());
+  for (uint16_t path = 0; path < 4; ++path) {
+    auto ends = network.connect(0, 1);
+    a.addPath({path, path / 2, "", ""}, std::move(ends.first));
+    b.addPath({path, path / 2, "", ""}, std::move(ends.second));
+  }
+  struct Fetcher : Quiet {
+    Bundle* bundle = nullptr;
+    std::vector<uint8_t> place = std::vector<uint8_t>(200'000);
+    void onFrame(const transport::FrameHeader& header, const void*) override {
+      CHECK(bundle->fetch(header, place.data(), 1).isOk());
+    }
+  } fetcher;
+  fetcher.bundle = &b;
+  struct Released : Quiet {
+    uint64_t released = 0;
+    void onReleased(uint64_t cookie) override { released = cookie; }
+  } released;
+  const std::vector<uint8_t> payload(200'000, 7);
+  const auto sendOne = [&](uint64_t cookie) {
+    transport::FrameHeader offer;
+    offer.type = transport::FrameType::kOffer;
+    offer.length = payload.size();
+    offer.address = reinterpret_cast<uint64_t>(payload.data());
+    offer.cookie = cookie;
+    REQUIRE(a.send(offer, nullptr).value());
+    const int64_t end = network.clock().nowNs() + 500 * kMs;
+    while (released.released < cookie && network.clock().nowNs() < end) {
+      network.runUntil(network.clock().nowNs() + 100'000);
+      REQUIRE(a.poll(released).isOk());
+      REQUIRE(b.poll(fetcher).isOk());
+    }
+    REQUIRE(released.released == cookie);
+  };
+  sendOne(1);
+  CHECK(a.paths()[0].sent_bytes > 0);
+  CHECK(a.paths()[1].sent_bytes > 0);
+  network.cut(0, 1, 0);
+  sendOne(2);
+  CHECK(a.paths()[2].sent_bytes + a.paths()[3].sent_bytes == 0);
+  network.cut(0, 1, 1);
+  sendOne(3);
+  CHECK(a.paths()[2].sent_bytes > 0);
+  CHECK(a.paths()[3].sent_bytes > 0);
+}
+
+TEST_CASE("what cannot be costs the path, not the peer") {
+  using transport::FrameHeader;
+  using transport::FrameType;
+  const auto rail = [](uint8_t what) {
+    FrameHeader header;
+    header.type = FrameType::kRail;
+    header.flags = what;
+    return header;
+  };
+  std::vector<FrameHeader> bad;
+  bad.push_back(rail(99));
+  bad.push_back(rail(kAcknowledge));
+  bad.back().cookie = 1000;  // never sent
+  bad.push_back(rail(kMessage));
+  bad.back().sequence = 7;  // out of order
+  bad.push_back(rail(kMessage));
+  bad.back().sequence = 1;  // without the header it wraps
+  bad.push_back(rail(kLost));
+  bad.back().sequence = 1;
+  bad.back().length = 3;
+  bad.push_back(rail(kOpen));
+  bad.push_back({});
+  bad.back().type = FrameType::kData;  // bare
+  bad.push_back({});
+  bad.back().type = FrameType::kOffer;
+  bad.back().communicator = 1'000'000;
+  const std::vector<uint8_t> payload(64);
+  for (size_t k = 0; k < bad.size(); ++k) {
+    CAPTURE(k);
+    transport::sim::Network network(7);
+    Bundle bundle("1 -> 0", network.clock(), quick());
+    auto good = network.connect(0, 1), evil = network.connect(0, 1);
+    bundle.addPath({0, 0, "", ""}, std::move(good.second));
+    bundle.addPath({1, 0, "", ""}, std::move(evil.second));
+    REQUIRE(evil.first->send(bad[k], payload.data()).value());
+    Quiet sink;
+    for (int round = 0; round < 5; ++round) {
+      network.runUntil(network.clock().nowNs() + kMs);
+      REQUIRE(bundle.poll(sink).isOk());
+    }
+    CHECK(bundle.paths()[1].state == PathState::kLost);
+    CHECK(bundle.paths()[1].last_event.find("the peer is damaged") != std::string::npos);
+    CHECK(bundle.paths()[0].state == PathState::kHealthy);
+  }
+}
+
+}  // namespace jhetcc::rail::testing
