@@ -68,9 +68,9 @@ class Options:
     )
     tls: str = _option(
         "control",
-        _one_of("control", "off"),
+        _one_of("control", "all", "off"),
         "system",
-        "where a job with a secret uses TLS 1.3: control (the coordinator's connections) or off",
+        "what a job with a secret encrypts by TLS 1.3: control (the coordinator's connections), all (data over tcp, too), or off",
         agreed=True,
     )
     cluster: str | None = _option(

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "net/socket.h"
+#include "net/tls.h"
 
 namespace jhetcc::net {
 namespace {
@@ -49,7 +50,7 @@ Result<std::string> receiveMessage(const Stream& stream, size_t size_max, const 
 }
 
 Status MessageReader::readSome(const Stream& stream, const std::string& what) {
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4 || (stream.tls && stream.tls->hasPending()); ++i) {
     const size_t before = buffer_.size();
     buffer_.resize(before + kReadBytes);
     const ssize_t got = stream.receive(buffer_.data() + before, kReadBytes);
@@ -59,7 +60,7 @@ Status MessageReader::readSome(const Stream& stream, const std::string& what) {
     if (got < 0 && error == EINTR) continue;
     if (got < 0 && (error == EAGAIN || error == EWOULDBLOCK)) return Status::ok();
     if (got < 0) return disconnected(what, error);
-    // TLS hands out a record at a time, less than there may be.
+    // TLS hands out a record at a time, less than there may be, and the socket would not tell of the rest.
     if (static_cast<size_t>(got) < kReadBytes && !stream.tls) return Status::ok();
   }
   return Status::ok();

@@ -21,6 +21,7 @@ constexpr unsigned char kCipherNumber[] = {0x13, 0x01};
 constexpr const char* kKeyLabel = "jhetcc tls 1.3 pre-shared key";
 constexpr std::string_view kBindingLabel = "EXPERIMENTAL jhetcc handshake";  // RFC 5705: how unregistered ones begin
 constexpr size_t kBindingBytes = 32;
+constexpr size_t kAheadBytes = 64 * 1024;
 
 /// OpenSSL's words for the first error of this thread's last call.
 std::string reason() {
@@ -44,6 +45,8 @@ struct TlsSession::Socket {
   size_t unproven_left = kTlsUnprovenBytesMax;
   bool is_proven = false;
   bool has_ended = false;
+  std::unique_ptr<char[]> ahead = {};  ///< once proven: what came, before OpenSSL asks for it piece by piece
+  size_t ahead_begin = 0, ahead_end = 0;
   bool is_foreign = false;  ///< the first byte is none of TLS; it is still to be read
   int error = 0;            ///< errno of what ended it
 
@@ -68,9 +71,31 @@ struct TlsSession::Socket {
     return static_cast<int>(sent);
   }
 
+  /// What a recv(2) that brought nothing means.
+  int ended(openssl::Bio* bio, ssize_t got) {
+    if (got < 0) onError(bio, openssl::kBioRead);
+    if (got == 0) has_ended = true;
+    return static_cast<int>(got);
+  }
+
+  int readAhead(openssl::Bio* bio, char* data, int size) {
+    if (ahead_begin == ahead_end) {
+      if (!ahead) ahead.reset(new char[kAheadBytes]);
+      const ssize_t got = ::recv(fd, ahead.get(), kAheadBytes, MSG_DONTWAIT);
+      if (got <= 0) return ended(bio, got);
+      ahead_begin = 0;
+      ahead_end = static_cast<size_t>(got);
+    }
+    const size_t taken = std::min<size_t>(static_cast<size_t>(size), ahead_end - ahead_begin);
+    std::memcpy(data, ahead.get() + ahead_begin, taken);
+    ahead_begin += taken;
+    return static_cast<int>(taken);
+  }
+
   static int read(openssl::Bio* bio, char* data, int size) {
     Socket& self = of(bio);
-    const size_t wanted = self.is_proven ? static_cast<size_t>(size) : std::min<size_t>(size, self.unproven_left);
+    if (self.is_proven) return self.readAhead(bio, data, size);
+    const size_t wanted = std::min<size_t>(static_cast<size_t>(size), self.unproven_left);
     if (wanted == 0) {
       self.error = EMSGSIZE;
       return -1;
@@ -82,9 +107,8 @@ struct TlsSession::Socket {
       if (self.is_foreign) return -1;
     }
     got = ::recv(self.fd, data, wanted, MSG_DONTWAIT);
-    if (got < 0) self.onError(bio, openssl::kBioRead);
-    if (got == 0) self.has_ended = true;
-    if (got > 0 && !self.is_proven) self.unproven_left -= static_cast<size_t>(got);
+    if (got <= 0) return self.ended(bio, got);
+    self.unproven_left -= static_cast<size_t>(got);
     return static_cast<int>(got);
   }
 
@@ -266,14 +290,15 @@ ssize_t TlsSession::ended(int error) {
   } else if (socket_->error == 0 && socket_->has_ended) {
     return 0;
   } else {
-    errno = socket_->error != 0 ? socket_->error : EBADMSG;
+    is_broken_ = socket_->error == 0;
+    errno = is_broken_ ? EBADMSG : socket_->error;
   }
   return -1;
 }
 
 bool TlsSession::hasPending() const {
   std::lock_guard lock(mutex_);
-  return functions().SSL_pending(ssl_) > 0;
+  return is_broken_ || socket_->ahead_begin < socket_->ahead_end || functions().SSL_pending(ssl_) > 0;
 }
 
 }  // namespace jhetcc::net

@@ -46,7 +46,7 @@ class TlsSession {
   /// was tampered with. A send that did not go (EAGAIN) must be tried again with the same bytes, or more behind them.
   ssize_t receive(void* data, size_t size);
   ssize_t send(const void* data, size_t size);
-  /// Whether receive() has bytes without the socket's being readable.
+  /// Whether receive() has something to tell without the socket's being readable.
   bool hasPending() const;
 
  private:
@@ -60,6 +60,7 @@ class TlsSession {
   std::unique_ptr<Socket> socket_;
   mutable std::mutex mutex_;  ///< guards what follows
   openssl::Ssl* ssl_ = nullptr;
+  bool is_broken_ = false;  ///< by what came; met again at every call
 };
 
 /// A job's key. Immutable, any thread.

@@ -64,7 +64,8 @@ struct Identity {
   int32_t rank;
   uint64_t incarnation;
   net::Identity of(net::Role role, size_t caller_slot = 0, size_t called_slot = 0) const {
-    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot), 0};
+    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot),
+            0};
   }
 };
 
@@ -202,10 +203,11 @@ std::vector<NicRow> chooseNics(const std::string& interface, const std::string& 
 }
 
 std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const net::Secret& secret,
-                                          const Identity& identity) {
+                                          const Identity& identity, const Encryption* encryption) {
   runtime::PathsOptions options;
   options.secret = secret;
   options.mine = identity.of(net::Role::kData);
+  options.tls = of(encryption);
   for (const auto& [name, host, prefix_length, mbit_per_s] : nics) {
     options.nics.push_back({name, unwrap(net::Address::fromHost(host, 0)), prefix_length, mbit_per_s});
   }
@@ -229,19 +231,21 @@ void connectPaths(const std::shared_ptr<runtime::Paths>& paths, runtime::Process
 }
 
 void bindPaths(nb::module_& module) {
-  module.def("choose_nics", &chooseNics, "interface"_a, "towards"_a,
-             "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0) each.");
+  module.def(
+      "choose_nics", &chooseNics, "interface"_a, "towards"_a,
+      "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0) each.");
   nb::class_<runtime::Paths>(module, "Paths")
-      .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a)
+      .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("addresses",
                    [](const runtime::Paths& paths) {
                      std::vector<std::string> texts;
                      for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
                      return texts;
                    })
-      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
-           "each path.")
+      .def(
+          "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
+          "each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }

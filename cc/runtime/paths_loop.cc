@@ -133,7 +133,7 @@ void Paths::Loop::launch(Place place) {
                      wanted = plan.peer_process] {
     const net::Deadline deadline = net::Deadline::after(clock_, limit_ns, [this] { return stop_.load(); });
     Result<net::Connection> result =
-        net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, from);
+        net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, from, options_.tls);
     std::lock_guard lock(mutex_);
     attempt.result = std::move(result);
     wakeup_.signal();
@@ -292,8 +292,9 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   record.index = status.generation;
   record.bytes = status.resent_bytes;
   process_->trace().recorder->write(record);
-  JHETCC_LOG(kWarn, "rail", "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
-                                status.info.local + " -> " + status.info.remote + ") " + status.last_event);
+  JHETCC_LOG(kWarn, "rail",
+             "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
+                 status.info.local + " -> " + status.info.remote + ") " + status.last_event);
   if (!is_lost) return;
   std::lock_guard lock(mutex_);
   Path& path = at(place);

@@ -219,14 +219,19 @@ class Rendezvous:
     def _describe(self, own: Local) -> Member:
         launch, options = self.launch, self.options
         chosen = _core.choose_nics(options.interface or "", split_address(self._client.local_address)[0])
-        self._paths = _core.Paths(chosen, self._secret, self._identity)
+        encryption = self._encryption if options.tls == "all" else None
+        self._paths = _core.Paths(chosen, self._secret, self._identity, encryption)
         self._unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
         ports = [split_address(address)[1] for address in self._paths.addresses]
         nics = tuple(
             Nic(name, host.partition("%")[0], port, length, rate)
             for (name, host, length, rate), port in zip(chosen, ports, strict=True)
         )
-        why = f"JHETCC_INTERFACE={options.interface}" if options.interface else "chosen here; JHETCC_INTERFACE names others"
+        why = (
+            f"JHETCC_INTERFACE={options.interface}"
+            if options.interface
+            else "chosen here; JHETCC_INTERFACE names others"
+        )
         _log.info("NICs: %s (%s)", ", ".join(str(nic) for nic in nics), why)
         return describe(
             own,

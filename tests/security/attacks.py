@@ -36,7 +36,7 @@ class Place:
 
 
 def listeners(pid: int) -> list[Place]:
-    """Where a process of this user listens, by IPv4 and by unix names."""
+    """Where a process of this user listens for the job, by IPv4 and by unix names; not where it tells its own user of its status."""
     inodes = set()
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -49,7 +49,9 @@ def listeners(pid: int) -> list[Place]:
             places.append(Place(socket.AF_INET, (socket.inet_ntoa(struct.pack("<I", int(host, 16))), int(port, 16))))
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
-        if int(fields[3], 16) & 0x10000 and fields[6] in inodes and fields[7:] and fields[7].startswith("@jhetcc"):
+        if not fields[7:] or not fields[7].startswith("@jhetcc-") or fields[7].startswith("@jhetcc-status-"):
+            continue
+        if int(fields[3], 16) & 0x10000 and fields[6] in inodes:
             places.append(Place(socket.AF_UNIX, "\0" + fields[7][1:]))
     return places
 

@@ -14,13 +14,14 @@ from process_worker import hear, here, say
 import jhetcc
 
 KEY = secrets.token_hex(32)
-TLS = ["control", "off"]
+TLS = ["control", "all", "off"]
 FLOOD_ROUNDS = 30
 SLOW_EACH = 20
 
 
 def options(tls):
-    return {"JHETCC_SECRET": KEY, "JHETCC_TLS": tls, "JHETCC_TRANSPORT": "tcp"}
+    """Several paths: then a job listens for data as long as it lives."""
+    return {"JHETCC_SECRET": KEY, "JHETCC_TLS": tls, "JHETCC_TRANSPORT": "tcp", "JHETCC_PATHS_PER_NIC": "2"}
 
 
 def works(comm):
@@ -65,7 +66,7 @@ def told(output):
 
 def places(running):
     found = [place for index in (0, 1) for place in attacks.listeners(running.pid(index))]
-    assert found  # the coordinator's at least
+    assert len(found) >= 3  # the coordinator's, and one for data in each process
     return found
 
 
@@ -86,7 +87,7 @@ def test_scanners_noise_and_slow_callers_at_a_working_job(pools, tls):
 def test_impostors_at_a_working_job(pools, tls):
     """A process with another key, with none, with the right key and a number that is taken, and one that disagrees on TLS."""
     with working(pools, tls) as (running, coordinator):
-        other = "off" if tls == "control" else "control"
+        other = "control" if tls == "off" else "off"
         for settings, word in [
             ({"JHETCC_SECRET": secrets.token_hex(32), "JHETCC_TLS": tls}, "secret_mismatch"),
             ({}, "secret_missing"),
@@ -124,7 +125,7 @@ def test_what_was_heard_on_the_wire_opens_nothing(pools, tls):
         running.word(1, 1)
         said = bytes(max(tap.said, key=len))
         assert len(said) > 500
-        if tls == "control":
+        if tls != "off":
             assert b"process/1" not in said and b"JHN1" not in said
         else:
             assert b"process/1" in said and said.startswith(b"JHN1")
@@ -135,7 +136,7 @@ def test_what_was_heard_on_the_wire_opens_nothing(pools, tls):
                 assert len(answer) < 2000 and b"process/" not in answer
         running.tell(0)
         rounds = [outcome.get() for outcome in running.finish()]
-    assert rounds[0] == rounds[1] > 3
+    assert rounds[0] == rounds[1] >= 3
     pool.renew()
 
 
@@ -164,7 +165,7 @@ def test_strangers_while_the_job_gathers(pools, tls):
         running.word(1, 1)
         running.tell(0)
         rounds = [outcome.get() for outcome in running.finish()]
-    assert rounds[0] == rounds[1] > 3
+    assert rounds[0] == rounds[1] >= 3
     assert 1 <= len(told(running.outcomes[0].output)) <= 2 * len(places)
     pool.renew()
 
