@@ -186,11 +186,10 @@ class Tap:
 def replay(place: Place, data: bytes) -> bytes:
     """Says what somebody else said; what is answered until the connection is closed, which it must be."""
     answer = b""
-    with place.connect() as caller:
-        with contextlib.suppress(ConnectionError):
-            caller.sendall(data)
-            while piece := caller.recv(65536):
-                answer += piece
+    with place.connect() as caller, contextlib.suppress(ConnectionError):
+        caller.sendall(data)
+        while piece := caller.recv(65536):
+            answer += piece
     return answer
 
 

@@ -59,6 +59,21 @@ def working(pools, tls):
     assert rounds[0] == rounds[1] > 3
 
 
+def case_paths(comm):
+    """How this process's rank is connected, while that works."""
+    for count in (1, 5_000, 1_000_000):
+        got = comm.all_reduce(np.arange(count, dtype=np.float64) + comm.rank)
+        assert np.array_equal(got, 2.0 * np.arange(count) + 1)
+    return list(comm.status()["ranks"][0]["paths"].values())
+
+
+@pytest.mark.parametrize("tls", TLS)
+def test_data_is_encrypted_where_that_is_asked_for(pools, tls):
+    for paths in pools(1, 1).run(case_paths, options=options(tls) | {"JHETCC_PATHS_PER_NIC": "1"}):
+        assert len(paths) == 1 and paths[0].startswith("tcp ")
+        assert paths[0].endswith(" TLS") == (tls == "all"), paths
+
+
 def told(output):
     """The log's lines about strangers."""
     return re.findall(r"turned (?:a stranger|\d+ strangers) away.*", output)
