@@ -117,6 +117,21 @@ def test_impostors_at_a_working_job(pools, tls):
     assert len(told(running.outcomes[0].output)) <= 4
 
 
+def test_places_of_others_claimed_on_data_ports(pools):
+    """Who knows the secret but is not the process that joined gets no path of it, whatever number and generation he claims."""
+    with working(pools, "off") as (running, coordinator):
+        port = int(coordinator.rpartition(":")[2])
+        doors = [place for place in attacks.listeners(running.pid(0)) if place.address != ("127.0.0.1", port)]
+        assert doors
+        for door in doors:
+            for path in (0, 1):
+                assert attacks.claim(door, KEY, attacks.Claim(path=path)) == (0, "")
+            assert attacks.claim(door, KEY, attacks.Claim(rank=7, generation=2**32 - 1)) == (0, "")
+            code, why = attacks.claim(door, KEY, attacks.Claim(job="other"))
+            assert code == 1 and "belongs to job 'other'" in why
+        running.see(0, "closed a connection that joins no ranks of this job")
+
+
 def case_tapped(address):
     """Joins, process 1 by an address where somebody listens in; then works."""
     place = here()
