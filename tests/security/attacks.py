@@ -156,9 +156,9 @@ class Tap:
                     if key.fileobj is self._listener:
                         self._accept(ready, sockets)
                         continue
-                    other, said = key.data
+                    speaker, other, said = key.data
                     with contextlib.suppress(OSError):
-                        if data := key.fileobj.recv(65536):
+                        if data := speaker.recv(65536):
                             other.sendall(data)
                             if said is not None:
                                 said += data
@@ -175,8 +175,8 @@ class Tap:
             caller.close()
             return
         self.said.append(bytearray())
-        ready.register(caller, selectors.EVENT_READ, (server, self.said[-1]))
-        ready.register(server, selectors.EVENT_READ, (caller, None))
+        ready.register(caller, selectors.EVENT_READ, (caller, server, self.said[-1]))
+        ready.register(server, selectors.EVENT_READ, (server, caller, None))
 
     def close(self) -> None:
         self._stop.set()
