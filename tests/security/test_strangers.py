@@ -4,7 +4,12 @@
 import contextlib
 import re
 import secrets
+import shutil
+import socket
+import ssl
+import subprocess
 import sys
+import threading
 
 import attacks
 import numpy as np
@@ -173,6 +178,32 @@ def test_what_was_heard_on_the_wire_opens_nothing(pools, tls):
 def case_waits_for_address():
     say(here()["coordinator"])
     return case_tapped(hear())
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_a_false_coordinator_with_a_certificate(tmp_path):
+    """Whoever answers at the coordinator's address must prove the key; a certificate proves nothing here."""
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1"]
+    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            caller, _ = listener.accept()
+            caller.settimeout(attacks.SECONDS)
+            with contextlib.suppress(OSError), context.wrap_socket(caller, server_side=True) as client:
+                heard.append(client.recv(65536))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        settings = {"JHETCC_SECRET": KEY, "JHETCC_TLS": "control"}
+        code, output = attacks.intrude(f"127.0.0.1:{listener.getsockname()[1]}", 1, **settings)
+        thread.join()
+    assert code == 5 and "secret_mismatch" in output, output
+    assert heard in ([], [b""])
 
 
 @pytest.mark.parametrize("tls", TLS)
