@@ -12,9 +12,16 @@ import sys
 from dataclasses import dataclass
 
 _HOLD = "import sys; print('ready', flush=True); sys.stdin.read()"
-_MTU = 9000
+MTU = 9000
 _QUEUE_S = 0.02  # of bytes that may wait for a link; where senders meet they lose packets, as at a switch
 _QUEUE_LEAST = 512 << 10
+
+
+def token_bucket(mbit, limit=None):
+    """What ``tc qdisc`` calls a link of this rate that keeps some 20 ms of bytes (or ``limit``) and loses the rest."""
+    burst = max(MTU + 1000, mbit * 125 // 10)  # 0.1 ms: idle links save up no more than that
+    limit = limit or max(_QUEUE_LEAST, int(mbit * 125_000 * _QUEUE_S))
+    return f"tbf rate {mbit}mbit burst {burst}b limit {limit}"
 
 
 @dataclass(frozen=True)
@@ -71,11 +78,16 @@ class Network:
     def address(self, number):
         return f"10.77.0.{number + 1}"
 
+    def pid(self, number):
+        """Of the process that keeps a namespace."""
+        return self._holders[number].pid
+
     def prefix(self, number):
         """What to put in front of a command that shall run in a namespace; it stays the same process."""
         return ["nsenter", f"--net=/proc/{self._holders[number].pid}/ns/net"]
 
-    def _do(self, number, command):
+    def do(self, number, command):
+        """Runs a shell command in a namespace."""
         done = subprocess.run(
             [*self.prefix(number), "sh", "-c", command],
             stdin=subprocess.DEVNULL,
@@ -88,18 +100,16 @@ class Network:
 
     def _join(self, link):
         to_b, to_a = f"to{link.b}", f"to{link.a}"
-        self._do(link.a, f"ip link add {to_b} type veth peer name {to_a} netns {self._holders[link.b].pid}")
+        self.do(link.a, f"ip link add {to_b} type veth peer name {to_a} netns {self._holders[link.b].pid}")
         for number, name, mbit in ((link.a, to_b, link.there), (link.b, to_a, link.back)):
-            burst = max(_MTU + 1000, mbit * 125 // 10)  # 0.1 ms: idle links save up no more than that
-            limit = max(_QUEUE_LEAST, int(mbit * 125_000 * _QUEUE_S))
-            self._do(number, f"ip link set {name} mtu {_MTU} up")
-            self._do(number, f"ip address add {self.address(number)}/32 dev {name}")
-            self._do(number, f"tc qdisc add dev {name} root tbf rate {mbit}mbit burst {burst}b limit {limit}")
+            self.do(number, f"ip link set {name} mtu {MTU} up")
+            self.do(number, f"ip address add {self.address(number)}/32 dev {name}")
+            self.do(number, f"tc qdisc add dev {name} root {token_bucket(mbit)}")
             peer = self.address(link.a + link.b - number)
-            self._do(number, f"ip route add {peer} dev {name} src {self.address(number)}")
+            self.do(number, f"ip route add {peer} dev {name} src {self.address(number)}")
 
     def _prepare(self, number):
-        self._do(number, "ip link set lo up && echo 1 > /proc/sys/net/ipv4/ip_forward")
+        self.do(number, "ip link set lo up && echo 1 > /proc/sys/net/ipv4/ip_forward")
 
     def _route(self, target, links):
         """The way to one namespace, on all others that no link joins with it: breadth first, from where it is."""
@@ -109,7 +119,7 @@ class Network:
                 if number in (link.a, link.b) and (one := link.a + link.b - number) not in reached:
                     if number != target:
                         hop = f"via {self.address(number)} dev to{number} src {self.address(one)}"
-                        self._do(one, f"ip route add {place} {hop}")
+                        self.do(one, f"ip route add {place} {hop}")
                     reached.add(one)
                     after.append(one)
 

@@ -66,6 +66,13 @@ class Options:
     allow_insecure: bool = _option(
         "no", _switch, "system", "run without a secret beyond loopback: anyone who reaches the ports can join"
     )
+    tls: str = _option(
+        "control",
+        _one_of("control", "all", "off"),
+        "system",
+        "what a job with a secret encrypts by TLS 1.3: control (the coordinator's connections), all (data over tcp, too), or off",
+        agreed=True,
+    )
     cluster: str | None = _option(
         "", _text, "system", "label of the cluster this process belongs to, for topology and texts"
     )
@@ -290,6 +297,13 @@ _BEFORE = (
 
 def _fit(values: dict[str, Any]) -> Options:
     options = Options(**values)
+    if options.transport == "verbs" and options.tls == "all":
+        raise BadArgumentError(
+            "transport=verbs and tls=all contradict each other: adapters write and read memory themselves, and encrypt nothing. Use "
+            "JHETCC_TRANSPORT=tcp, or JHETCC_TLS=control",
+            code="bad_option",
+            scope="process",
+        )
     for first, second, equal, why in _BEFORE:
         short, long = getattr(options, first), getattr(options, second)
         if short < long or math.isinf(long) or (equal and short == long):

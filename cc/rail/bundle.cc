@@ -22,10 +22,11 @@ constexpr uint64_t kAcknowledgeBytes = kKeptBytesMax / 4;
 constexpr size_t kOffersMax = 1024;
 constexpr uint64_t kStripeBytesMin = 32 * 1024;
 constexpr uint64_t kStripeBytesUnmeasured = 128 * 1024;
-// A stripe takes about this long on a path, and all that is under way on one about ten times that: a path that gets
-// slow holds no more, and one whose round trip is shorter never waits for work.
-constexpr double kStripeSeconds = 0.002, kWindowSeconds = 0.02;
-constexpr uint64_t kWindowBytesMax = 16 * 1024 * 1024;
+constexpr double kStripeSeconds = 0.002;  ///< a stripe takes about this long on a path
+constexpr uint64_t kUnderWayMax = 16 * 1024 * 1024;
+// Between two polls. A path that did not pass on all that it has gets nothing: it would wait there while others could
+// carry it.
+constexpr int kStripesPerPoll = 2;
 constexpr double kUnmeasuredRate = 1e9;
 
 }  // namespace
@@ -107,7 +108,7 @@ void Bundle::transmit() {
     acknowledged_ = expected_order_ - 1;
     unacknowledged_bytes_ = 0;
     if (message.was_sent) path.status.resent_bytes += message.bytes.size();
-    message.was_sent = true;
+    message.was_sent = is_answer_due_ = true;
     ++sent_;
   }
 }
@@ -186,9 +187,8 @@ Path* Bundle::pathFor(uint64_t bytes) {
   }
   Path* best = nullptr;
   for (const auto& path : paths_) {
-    if (!mayCarry(*path) || path->is_full || path->under_way.size() >= kStripesPerPath) continue;
-    const auto window = std::clamp(static_cast<uint64_t>(rateOf(*path) * kWindowSeconds), 2 * bytes, kWindowBytesMax);
-    if (path->under_way_bytes > 0 && path->under_way_bytes + bytes > window) continue;
+    if (!mayCarry(*path) || path->is_full || path->is_behind || path->given >= kStripesPerPoll) continue;
+    if (path->under_way.size() >= kStripesPerPath || path->under_way_bytes > kUnderWayMax) continue;
     if (endOf(*path) > std::max(first_end, ahead / all_rates)) continue;
     if (!best || endOf(*path) < endOf(*best)) best = path.get();
   }
@@ -223,6 +223,8 @@ bool Bundle::sendStripe(Path& path, uint64_t number, Offered& offer) {
   }
   path.under_way.push_back({next_stripe_++, number, bytes, index});
   path.under_way_bytes += bytes;
+  ++path.given;
+  is_answer_due_ = true;
   pending_bytes_ -= bytes;
   return true;
 }

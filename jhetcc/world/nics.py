@@ -110,9 +110,7 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
     return found
 
 
-def _aligned(
-    a: list[int], b: list[int], low: Sequence[Nic], high: Sequence[Nic]
-) -> tuple[list[int], list[int]]:
+def _aligned(a: list[int], b: list[int], low: Sequence[Nic], high: Sequence[Nic]) -> tuple[list[int], list[int]]:
     """The same numbers, those of one subnet at the same place."""
     first, second, left = [], [], list(b)
     for k in a:

@@ -58,9 +58,11 @@ class Rendezvous:
         job = options.job or launch.job or "job"
         self._secret = _core.Secret(secret, options.allow_insecure)
         self._identity = _core.Identity(job, launch.process_id, self.incarnation)
+        self._encryption = _core.Encryption(self._secret, job) if secret is not None and options.tls != "off" else None
         self._unix: Any = None  # the acceptor of processes on this host
         self._paths: Any = None  # to those on others
         self._me: Member | None = None
+        self._in_the_way: _EarlierWorldError | None = None
         self._has_finished = False
         self._has_failed = False
 
@@ -71,7 +73,7 @@ class Rendezvous:
         """Process 0 listens; an address still held by the job's previous world is asked again until it is free."""
         while True:
             try:
-                self._server = _core.StoreServer(self._coordinator, self._secret, self._identity)
+                self._server = _core.StoreServer(self._coordinator, self._secret, self._identity, self._encryption)
                 return
             except Error as error:
                 if self._left() <= 0 or isinstance(error, BadArgumentError):
@@ -101,6 +103,7 @@ class Rendezvous:
             try:
                 return self._gather_once(own)
             except _EarlierWorldError as error:
+                self._in_the_way = error
                 if self._left() <= 0:
                     raise
                 if time.monotonic() >= next_word:
@@ -121,8 +124,12 @@ class Rendezvous:
     def _gather_once(self, own: Local) -> list[Member]:
         launch = self.launch
         try:
-            self._client = _core.StoreClient(self._coordinator, self._secret, self._identity, self._left())
+            self._client = _core.StoreClient(
+                self._coordinator, self._secret, self._identity, self._encryption, self._left()
+            )
         except OperationTimeoutError as error:
+            if self._in_the_way is not None:  # this attempt had no time left
+                raise self._in_the_way from None
             raise OperationTimeoutError(
                 f"process {launch.process_id} of {launch.num_processes} found no coordinator at {launch.coordinator} within "
                 f"init_timeout = {self._timeout:g} s: {error}. Is process 0 started, and is this its address? ({launch.source})",
@@ -212,14 +219,19 @@ class Rendezvous:
     def _describe(self, own: Local) -> Member:
         launch, options = self.launch, self.options
         chosen = _core.choose_nics(options.interface or "", split_address(self._client.local_address)[0])
-        self._paths = _core.Paths(chosen, self._secret, self._identity)
+        encryption = self._encryption if options.tls == "all" else None
+        self._paths = _core.Paths(chosen, self._secret, self._identity, encryption)
         self._unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
         ports = [split_address(address)[1] for address in self._paths.addresses]
         nics = tuple(
             Nic(name, host.partition("%")[0], port, length, rate, self._rdma(name, host))
-            for (name, host, length, rate), port in zip(chosen, ports, strict=True)
+            for (name, host, length, rate, *_), port in zip(chosen, ports, strict=True)
         )
-        why = f"JHETCC_INTERFACE={options.interface}" if options.interface else "chosen here; JHETCC_INTERFACE names others"
+        why = (
+            f"JHETCC_INTERFACE={options.interface}"
+            if options.interface
+            else "chosen here; JHETCC_INTERFACE names others"
+        )
         _log.info("NICs: %s (%s)", ", ".join(str(nic) for nic in nics), why)
         return describe(
             own,
@@ -236,7 +248,7 @@ class Rendezvous:
         Raises:
           UnavailableError: it has to be used, and cannot be.
         """
-        if self.options.transport in ("tcp", "shm"):
+        if self.options.transport in ("tcp", "shm") or self.options.tls == "all":
             return ""
         try:
             return _core.rdma_device(host)

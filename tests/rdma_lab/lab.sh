@@ -29,7 +29,7 @@ build() {
   [ "$(uname -m)" = x86_64 ] || without "it needs an x86-64 machine"
   [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null || without "not root, or no apt-get, to install QEMU"
   (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 cpio \
-    busybox-static kmod iproute2 rdma-core ibverbs-providers libibverbs1 ibverbs-utils) > /dev/null 2>&1 ||
+    busybox-static kmod iproute2 rdma-core ibverbs-providers libibverbs1 libibverbs-dev) > /dev/null 2>&1 ||
     without "apt-get could not install QEMU"
   mkdir -p "$cache" && cd "$cache"
   local package; package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/{print $2; exit}')

@@ -120,5 +120,5 @@ def test_a_link_that_is_the_only_one_ends_the_operation_on_both_sides_soon_and_s
         assert told["kind"] == "PeerLostError"
         assert told["seconds"] < 10
         assert "verbs rank" in told["text"]
-    assert "no answer from the other end's adapter after 7 retries" in job[0]["alone"][0]["text"]
+    assert "no answer from the other end's adapter after 6 retries" in job[0]["alone"][0]["text"]
     assert "is down" in job[1]["alone"][0]["text"]

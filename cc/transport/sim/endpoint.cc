@@ -10,6 +10,7 @@ namespace jhetcc::transport::sim {
 namespace {
 
 constexpr int kItemsPerPoll = 64;
+constexpr int64_t kBufferNs = 10 * kNsPerMs;
 
 class SimEndpoint final : public Endpoint {
  public:
@@ -29,7 +30,9 @@ class SimEndpoint final : public Endpoint {
   Status poll(EventSink& sink) override;
   int waitDescriptor() const override { return -1; }
   bool prepareSleep(bool) override { return side_->inbox.empty(); }
-  bool wantsWrite() const override { return false; }
+  bool wantsWrite() const override {  // as a socket whose buffer is full
+    return side_->peer->busy_until_ns > core_->clock.nowNs() + kBufferNs;
+  }
   bool seesDevices() const override { return core_->options.sees_devices; }
   int64_t unansweredNs(int64_t now_ns) override {
     return side_->peer->under_way == 0 ? 0 : now_ns - side_->peer->under_way_since_ns;

@@ -76,9 +76,9 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
   const std::string names = "verbs " + description;
   const uint32_t ring = options.ring_bytes;
   if (ring < kRingBytesMin || ring > kRingBytesMax || (ring & (ring - 1)) != 0 || options.ack_timeout > 31 ||
-      options.retries > 7) {
+      options.retries > 6) {
     return Status(Kind::kBadArgument, Scope::kCall, "bad_option",
-                  names + ": the ring is a power of two from 262144 to 2097152 bytes, ack_timeout at most 31, retries 7");
+                  names + ": the ring is a power of two from 262144 to 2097152 bytes, ack_timeout at most 31, retries 6");
   }
   const Result<net::Address> local = net::localAddress(socket.get());
   const Result<net::Address> remote = net::remoteAddress(socket.get());
@@ -231,7 +231,8 @@ void VerbsEndpoint::onCompletion(const abi::Wc& wc) {
     std::string text = std::string(link_->library().wc_status_str(wc.status)) + " (" + std::to_string(wc.status) +
                        ", vendor's " + std::to_string(wc.vendor_error) + ")";
     if (wc.status == abi::kRetriesExceeded) {
-      text = "no answer from the other end's adapter after " + std::to_string(options_.retries) + " retries: " + text;
+      text = "no answer from the other end's adapter after " + std::to_string(options_.retries) + " retries: " + text +
+             "; if it never answered, UDP port 4791 may be closed between the hosts: JHETCC_TRANSPORT=tcp goes without";
     }
     return endWith(lost(text));
   }
