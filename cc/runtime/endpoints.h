@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which transport joins two ranks: shared memory over a unix socket or within the process, else tcp or verbs. Any thread.
+// Which transport joins two ranks: shared memory over a unix socket or within the process, else tcp or verbs. Any
+// thread.
 #pragma once
 
 #include <memory>
