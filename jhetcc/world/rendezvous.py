@@ -224,7 +224,7 @@ class Rendezvous:
         self._unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
         ports = [split_address(address)[1] for address in self._paths.addresses]
         nics = tuple(
-            Nic(name, host.partition("%")[0], port, length, rate)
+            Nic(name, host.partition("%")[0], port, length, rate, self._rdma(name, host))
             for (name, host, length, rate, *_), port in zip(chosen, ports, strict=True)
         )
         why = (
@@ -241,6 +241,27 @@ class Rendezvous:
             unix_address=self._unix.address,
             nics=nics,
         )
+
+    def _rdma(self, name: str, host: str) -> str:
+        """The NIC's RDMA device, if it is to be used.
+
+        Raises:
+          UnavailableError: it has to be used, and cannot be.
+        """
+        if self.options.transport in ("tcp", "shm"):
+            return ""
+        try:
+            return _core.rdma_device(host)
+        except Error as error:
+            if self.options.transport == "verbs":
+                raise type(error)(
+                    f"transport=verbs, but NIC {name} {host} cannot be used for it: {error}",
+                    code=error.code,
+                    scope="process",
+                ) from None
+            if error.code not in ("library_missing", "no_rdma_device"):  # a device that is there and does not work
+                _log.warning("NIC %s %s is used by tcp, not by its RDMA device: %s", name, host, error)
+            return ""
 
     def _get(self, key: str) -> str:
         value = self._client.try_get(key, _CALL_SECONDS)
@@ -321,7 +342,7 @@ class Rendezvous:
         for other in members:
             if other.process_id == me.process_id:
                 continue
-            use_unix = me.host_key == other.host_key and self.options.transport != "tcp"
+            use_unix = me.host_key == other.host_key and self.options.transport not in ("tcp", "verbs")
             if self.options.transport == "shm" and not use_unix:
                 raise BadArgumentError(
                     f"transport=shm, but process {other.process_id} is on another host ({other.place}); unset JHETCC_TRANSPORT",
@@ -347,8 +368,12 @@ class Rendezvous:
             other = members[error.ranks[0]] if error.ranks else None
             raise self._unconnected(me, other, error) from None
 
-    def _paths_to(self, me: Member, other: Member) -> list[tuple[int, int, str]]:
-        """Tier, own NIC and the other's address of every path between the ranks of two processes, by number."""
+    def _paths_to(self, me: Member, other: Member) -> list[tuple[int, int, str, bool]]:
+        """Tier, own NIC, the other's address and whether by verbs of every path between the ranks of two processes, by number.
+
+        Raises:
+          BadArgumentError: verbs is asked for here, and the other process does not use a NIC's RDMA device.
+        """
         is_low = me.process_id < other.process_id
         low, high = (me, other) if is_low else (other, me)
         found = []
@@ -356,7 +381,18 @@ class Rendezvous:
             low.nics, high.nics, same_host=me.host_key == other.host_key, per_nic=self.options.paths_per_nic
         ):
             own, remote = (way.low, way.high) if is_low else (way.high, way.low)
-            found.append((way.tier, own, other.nics[remote].address_from(me.nics[own])))
+            here, there = me.nics[own], other.nics[remote]
+            if self.options.transport == "verbs" and not there.rdma:
+                raise BadArgumentError(
+                    f"transport=verbs here, but process {other.process_id} ({other.place}) does not use NIC {there} for it: it has no RDMA "
+                    "device that works there, or JHETCC_TRANSPORT says otherwise there",
+                    code="bad_option",
+                    scope="process",
+                )
+            is_verbs = bool(here.rdma and there.rdma)
+            # An adapter sends by its own port only; between subnets, TCP may leave by another one.
+            if way.tier == 0 or not is_verbs or here.reaches(there):
+                found.append((way.tier, own, there.address_from(here), is_verbs))
         return found
 
     def _connect_shm(self, process: Any, me: Member, other: Member, local: int, remote: int, peer: int) -> None:
