@@ -16,7 +16,7 @@ PRESETS := release asan tsan
 PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
 export PATH := $(CURDIR)/$(BUILD)/bin:$(PATH)
 
-.PHONY: demo test cpp-test libraries lint format bench docs clean
+.PHONY: demo test cpp-test fuzz libraries lint format bench docs clean
 
 FETCH := $(BUILD)/bin/python tools/libraries.py --into $(VENV)/libraries
 
@@ -37,7 +37,7 @@ test: $(VENV)/.installed
 	@$(FETCH) || true
 ifneq ($(CPP),no)
 	@tools/debian.sh
-	@if [ -e /usr/include/doctest/doctest.h ] || [ -n "$$DOCTEST" ]; then $(MAKE) --no-print-directory cpp-test; fi
+	@if [ -e /usr/include/doctest/doctest.h ] || [ -n "$$DOCTEST" ]; then $(MAKE) --no-print-directory cpp-test fuzz; fi
 endif
 	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -56,6 +56,10 @@ cpp-test: $(VENV)/.setup
 	  if [ -e $$folder/mpich/.fetched ]; then export JHETCC_TEST_MPI=$$folder/mpich; else unset JHETCC_TEST_MPI; fi; \
 	  cmake --preset $$preset > /dev/null && cmake --build --preset $$preset && $$steady ctest --preset $$preset || exit 1; \
 	done
+
+# What strangers may say, made up by libFuzzer. FUZZ_SECONDS=600 looks longer.
+fuzz: $(VENV)/.setup
+	@tools/fuzz.sh $(or $(FUZZ_SECONDS),25)
 
 lint: $(VENV)/.lint
 	$(VENV)/bin/ruff check .

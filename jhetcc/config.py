@@ -66,6 +66,13 @@ class Options:
     allow_insecure: bool = _option(
         "no", _switch, "system", "run without a secret beyond loopback: anyone who reaches the ports can join"
     )
+    tls: str = _option(
+        "control",
+        _one_of("control", "all", "off"),
+        "system",
+        "what a job with a secret encrypts by TLS 1.3: control (the coordinator's connections), all (data over tcp, too), or off",
+        agreed=True,
+    )
     cluster: str | None = _option(
         "", _text, "system", "label of the cluster this process belongs to, for topology and texts"
     )

@@ -74,6 +74,19 @@ net::Secret makeSecret(const std::optional<nb::bytes>& bytes, bool allow_insecur
   return unwrap(net::Secret::create(std::string(bytes->c_str(), bytes->size())));
 }
 
+/// The job's encryption; shared, for it is the same for all its connections.
+struct Encryption {
+  std::shared_ptr<const net::Tls> tls;
+};
+
+Encryption makeEncryption(const net::Secret& secret, const std::string& job) {
+  return {unwrap(net::Tls::create(secret, job))};
+}
+
+std::shared_ptr<const net::Tls> of(const Encryption* encryption) {
+  return encryption == nullptr ? nullptr : encryption->tls;
+}
+
 net::Address firstAddress(const std::string& text) { return unwrap(net::resolve(text)).front(); }
 
 /// On this side's slot; the wait for the other side ends at the deadline.
@@ -85,26 +98,28 @@ void addEndpoint(runtime::Process& process, size_t slot, int32_t peer, net::Conn
 
 void bindStore(nb::module_& module) {
   nb::class_<control::StoreServer>(module, "StoreServer")
-      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity) {
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity,
+                       const Encryption* encryption) {
              control::StoreServerConfig config;
+             config.tls = of(encryption);
              config.address = firstAddress(address);
              config.secret = secret;
              config.mine = identity.of(net::Role::kControl);
              return unwrap(control::StoreServer::create(config));
            }),
-           "address"_a, "secret"_a, "identity"_a)
+           "address"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("address", [](const control::StoreServer& server) { return server.address().text(); });
   nb::class_<control::StoreClient>(module, "StoreClient")
-      .def(
-          nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity, double timeout) {
-            const net::Address where = firstAddress(address);
-            // Shared: threads in a vendor's library use it without Python.
-            return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
-              return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl),
-                                                   deadlineIn(timeout));
-            })));
-          }),
-          "address"_a, "secret"_a, "identity"_a, "timeout"_a)
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity,
+                       const Encryption* encryption, double timeout) {
+             const net::Address where = firstAddress(address);
+             // Shared: threads in a vendor's library use it without Python.
+             return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
+               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl),
+                                                    deadlineIn(timeout), net::kAnyRank, of(encryption));
+             })));
+           }),
+           "address"_a, "secret"_a, "identity"_a, "encryption"_a.none(), "timeout"_a)
       .def_prop_ro("local_address", [](const control::StoreClient& client) { return client.localAddress().text(); })
       .def(
           "set_if_absent",
@@ -189,10 +204,11 @@ std::vector<NicRow> chooseNics(const std::string& interface, const std::string& 
 }
 
 std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const net::Secret& secret,
-                                          const Identity& identity) {
+                                          const Identity& identity, const Encryption* encryption) {
   runtime::PathsOptions options;
   options.secret = secret;
   options.mine = identity.of(net::Role::kData);
+  options.tls = of(encryption);
   for (const auto& [name, host, prefix_length, mbit_per_s, shares_subnet, is_bound] : nics) {
     const net::Address address = unwrap(net::Address::fromHost(host, 0));
     options.nics.push_back({name, address, prefix_length, mbit_per_s, shares_subnet, is_bound});
@@ -222,7 +238,7 @@ void bindPaths(nb::module_& module) {
       "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether "
       "it shares its subnet, whether sockets are bound to its interface) each.");
   nb::class_<runtime::Paths>(module, "Paths")
-      .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a)
+      .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("addresses",
                    [](const runtime::Paths& paths) {
                      std::vector<std::string> texts;
@@ -246,6 +262,7 @@ void bindNet(nb::module_& module) {
              return Identity{std::move(job), process_id, incarnation};
            }),
            "job"_a, "process_id"_a, "incarnation"_a);
+  nb::class_<Encryption>(module, "Encryption").def(nb::new_(&makeEncryption), "secret"_a, "job"_a);
   bindStore(module);
   bindAcceptor(module);
   bindPaths(module);

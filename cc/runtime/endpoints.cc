@@ -35,8 +35,8 @@ Result<std::unique_ptr<transport::Endpoint>> tcpEndpoint(Process& process, size_
   Result<net::TcpTuned> tuned = net::tuneTcp(connection.fd.get(), tuning);
   if (!tuned.isOk()) return tuned.status();
   const std::string text = way(process.runner(slot).worldRank(), peer) + " " + connection.local.text() + " -> " +
-                           connection.remote.text() + " " + tuned.value().congestion;
-  return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text);
+                           connection.remote.text() + " " + tuned.value().congestion + (connection.tls ? " TLS" : "");
+  return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text, std::move(connection.tls));
 }
 
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b) {

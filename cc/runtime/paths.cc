@@ -51,6 +51,7 @@ Status Paths::Loop::listen() {
     }
     config.secret = options_.secret;
     config.mine = options_.mine;
+    config.tls = options_.tls;
     config.on_connection = [this](net::Connection connection) { arrived(std::move(connection)); };
     Result<std::unique_ptr<net::Acceptor>> acceptor = net::Acceptor::create(std::move(config));
     if (!acceptor.isOk()) return acceptor.status();

@@ -12,6 +12,7 @@
 #include "net/identity.h"
 #include "net/nics.h"
 #include "net/secret.h"
+#include "net/tls.h"
 #include "runtime/endpoints.h"
 
 namespace jhetcc::runtime {
@@ -37,9 +38,10 @@ struct PairPlan {
 struct PathsOptions {
   net::Secret secret = net::Secret::none();
   net::Identity mine;
-  std::vector<net::Nic> nics;                  ///< one listening socket each
-  int64_t patience_ns = 3'000 * kNsPerMs;      ///< at the start, for paths of tier 0 beyond the first of a pair
-  int64_t spare_patience_ns = 500 * kNsPerMs;  ///< then, for those of tier 1
+  std::shared_ptr<const net::Tls> tls = nullptr;  ///< set: all paths are encrypted
+  std::vector<net::Nic> nics;                     ///< one listening socket each
+  int64_t patience_ns = 3'000 * kNsPerMs;         ///< at the start, for paths of tier 0 beyond the first of a pair
+  int64_t spare_patience_ns = 500 * kNsPerMs;     ///< then, for those of tier 1
 };
 
 class Paths {

@@ -134,8 +134,8 @@ void Paths::Loop::launch(Place place) {
                      wanted = plan.peer_process] {
     const net::Deadline deadline =
         net::Deadline::after(clock_, limit_ns, [this, &attempt] { return stop_.load() || attempt.is_outdated.load(); });
-    Result<net::Connection> result =
-        net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, nic.address, nic.device());
+    Result<net::Connection> result = net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline,
+                                                      nic.address, options_.tls, nic.device());
     std::lock_guard lock(mutex_);
     attempt.result = std::move(result);
     wakeup_.signal();

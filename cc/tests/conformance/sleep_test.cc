@@ -49,7 +49,7 @@ class Sleeper {
 
 }  // namespace
 
-#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair
+#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair
 
 TEST_CASE_TEMPLATE("ping-pong between sleepers loses no wake-up", P, JHETCC_SLEEPING_TRANSPORTS) {
   P pair;
