@@ -127,8 +127,8 @@ Status pause(int64_t ns, const Deadline& deadline) {
 }  // namespace
 
 Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                               const Deadline& deadline, const std::optional<Address>& from,
-                               const std::shared_ptr<const Tls>& tls, const std::string& device) {
+                               const Deadline& deadline, const std::optional<Address>& from, const std::string& device,
+                               const std::shared_ptr<const Tls>& tls) {
   Result<Fd> opened = openSocket(address, deadline, from, device);
   if (!opened.isOk()) return opened.status();
   Connection connection;
@@ -179,7 +179,7 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
   int64_t back_off_ns = kBackOffMinNs;
   Status last;
   for (int attempts = 1;; ++attempts) {
-    Result<Connection> connection = connectOnce(address, secret, mine, wanted_rank, deadline, from, tls);
+    Result<Connection> connection = connectOnce(address, secret, mine, wanted_rank, deadline, from, {}, tls);
     if (connection.isOk()) return connection;
     const Kind kind = connection.status().kind();
     const bool is_final = kind != Kind::kDisconnected && kind != Kind::kTimeout && kind != Kind::kAborted;

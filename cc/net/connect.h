@@ -23,7 +23,7 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
 /// one; other errors are final. `device`: as for createSocket().
 Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
                                const Deadline& deadline, const std::optional<Address>& from = std::nullopt,
-                               const std::shared_ptr<const Tls>& tls = nullptr, const std::string& device = {});
+                               const std::string& device = {}, const std::shared_ptr<const Tls>& tls = nullptr);
 
 /// One handshake gets at most this long.
 constexpr int64_t kHandshakeNs = 10'000 * kNsPerMs;

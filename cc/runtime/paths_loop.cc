@@ -135,7 +135,7 @@ void Paths::Loop::launch(Place place) {
     const net::Deadline deadline =
         net::Deadline::after(clock_, limit_ns, [this, &attempt] { return stop_.load() || attempt.is_outdated.load(); });
     Result<net::Connection> result = net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline,
-                                                      nic.address, options_.tls, nic.device());
+                                                      nic.address, nic.device(), options_.tls);
     std::lock_guard lock(mutex_);
     attempt.result = std::move(result);
     wakeup_.signal();

@@ -28,7 +28,7 @@ constexpr uint64_t kReadAheadBytes =
 uint64_t inlineBytes(const FrameHeader& header) { return isInline(header.type) ? header.length : 0; }
 
 bool isKnown(FrameType type) {
-  return (type >= FrameType::kData && type <= FrameType::kRail) || (type >= kFetchRequest && type <= kTaken);
+  return (type >= FrameType::kData && type <= FrameType::kRelay) || (type >= kFetchRequest && type <= kTaken);
 }
 
 }  // namespace
