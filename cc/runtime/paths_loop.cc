@@ -134,9 +134,8 @@ void Paths::Loop::launch(Place place) {
                      wanted = plan.peer_process] {
     const net::Deadline deadline =
         net::Deadline::after(clock_, limit_ns, [this, &attempt] { return stop_.load() || attempt.is_outdated.load(); });
-    Result<net::Connection> result =
-        net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, nic.address, nic.device(),
-                         options_.tls);
+    Result<net::Connection> result = net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline,
+                                                      nic.address, nic.device(), options_.tls);
     std::lock_guard lock(mutex_);
     attempt.result = std::move(result);
     wakeup_.signal();
@@ -326,7 +325,8 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   JHETCC_LOG(kWarn, "rail",
              "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
                  status.info.local + " -> " + status.info.remote + ") " + status.last_event);
-  if (!is_lost) return;
+  // A path by a third rank is none of this table's.
+  if (!is_lost || place.path >= pairs_[place.pair].paths.size()) return;
   std::lock_guard lock(mutex_);
   Path& path = at(place);
   Route& route = routes_[path.route];
