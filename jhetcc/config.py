@@ -297,6 +297,13 @@ _BEFORE = (
 
 def _fit(values: dict[str, Any]) -> Options:
     options = Options(**values)
+    if options.transport == "verbs" and options.tls == "all":
+        raise BadArgumentError(
+            "transport=verbs and tls=all contradict each other: adapters write and read memory themselves, and encrypt nothing. Use "
+            "JHETCC_TRANSPORT=tcp, or JHETCC_TLS=control",
+            code="bad_option",
+            scope="process",
+        )
     for first, second, equal, why in _BEFORE:
         short, long = getattr(options, first), getattr(options, second)
         if short < long or math.isinf(long) or (equal and short == long):

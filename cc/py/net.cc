@@ -242,7 +242,8 @@ void bindPaths(nb::module_& module) {
       "choose_nics", &chooseNics, "interface"_a, "towards"_a,
       "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether "
       "it shares its subnet, whether sockets are bound to its interface) each.");
-  module.def("rdma_device", &rdmaDevice, "host"_a, "The RDMA device of this local address, tried out; an error says why not.");
+  module.def("rdma_device", &rdmaDevice, "host"_a,
+             "The RDMA device of this local address, tried out; an error says why not.");
   nb::class_<runtime::Paths>(module, "Paths")
       .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("addresses",
@@ -251,9 +252,10 @@ void bindPaths(nb::module_& module) {
                      for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
                      return texts;
                    })
-      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, whether by "
-           "verbs) of each path.")
+      .def(
+          "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
+          "whether by verbs) of each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }

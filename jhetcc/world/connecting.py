@@ -56,7 +56,7 @@ class Connections:
         Raises:
           UnavailableError: it has to be used, and cannot be.
         """
-        if self._options.transport in ("tcp", "shm"):
+        if self._options.transport in ("tcp", "shm") or self._options.tls == "all":
             return ""
         try:
             return _core.rdma_device(host)

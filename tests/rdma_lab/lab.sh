@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Real RDMA verbs without hardware: small QEMU guests (software emulation) with soft-RoCE NICs.
 #   lab.sh build                       installs the tools, fetches Debian's kernel, makes the initial RAM disk; once, half a minute
+#   lab.sh found                       whether that is done; else says in one line what is missing, and fails
 #   lab.sh run [-H hosts] [-n nics] [-c cpus] [-m MiB] [-t seconds] -- COMMAND...
 # COMMAND runs as root in every guest, in the current folder, with LAB_HOST=1..hosts, LAB_NICS=nics, LAB_OUT=/lab-out.
 # A guest sees this machine's root file system read-only under a throw-away overlay, and /lab-out read-write: $LAB_DIR here.
@@ -18,12 +19,17 @@ without() {
   exit 0
 }
 
+found() {
+  [ -e "$cache/vmlinuz" ] && command -v qemu-system-x86_64 > /dev/null && return 0
+  echo "RDMA lab: no kernel in $cache, or no QEMU: tests/rdma_lab/lab.sh build" && return 1
+}
+
 build() {
-  [ -e "$cache/vmlinuz" ] && command -v qemu-system-x86_64 > /dev/null && exit 0
+  found > /dev/null && exit 0
   [ "$(uname -m)" = x86_64 ] || without "it needs an x86-64 machine"
   [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null || without "not root, or no apt-get, to install QEMU"
   (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 cpio \
-    busybox-static kmod iproute2 rdma-core ibverbs-providers libibverbs1 ibverbs-utils) > /dev/null 2>&1 ||
+    busybox-static kmod iproute2 rdma-core ibverbs-providers libibverbs1 libibverbs-dev) > /dev/null 2>&1 ||
     without "apt-get could not install QEMU"
   mkdir -p "$cache" && cd "$cache"
   local package; package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/{print $2; exit}')
@@ -102,4 +108,4 @@ run() {
   echo "lab: status $status, files in $out"; exit "$status"
 }
 
-case ${1:-} in build) build;; run) shift; run "$@";; *) sed -n '2,10p' "$0"; exit 2;; esac
+case ${1:-} in build) build;; found) found;; run) shift; run "$@";; *) sed -n '2,12p' "$0"; exit 2;; esac

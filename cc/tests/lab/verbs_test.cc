@@ -110,4 +110,20 @@ TEST_CASE("verbs: only what is marked wakes a sleeper between operations") {
   REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 2; }));
 }
 
+TEST_CASE("verbs: who waits in an operation asks a silent peer's adapter, whose process sees nothing of it") {
+  VerbsPair pair;
+  REQUIRE(pair.until([&] { return pair.b->prepareSleep(false); }));
+  const uint64_t bytes = pair.a->answered().bytes;
+  const int64_t busy_ns = pair.a->answered().busy_ns;
+  const int64_t end_ns = systemClock().nowNs() + 10'000 * kNsPerMs;
+  while (pair.a->answered().busy_ns == busy_ns && systemClock().nowNs() < end_ns) {
+    (void)pair.a->prepareSleep(true);
+    REQUIRE(pair.a->poll(pair.from_b).isOk());
+  }
+  CHECK(pair.a->answered().busy_ns > busy_ns);
+  CHECK(pair.a->answered().bytes == bytes);
+  pollfd descriptor{pair.b->waitDescriptor(), POLLIN, 0};
+  CHECK(::poll(&descriptor, 1, 0) == 0);
+}
+
 }  // namespace jhetcc::transport::conformance

@@ -99,7 +99,7 @@ static_assert(abi::kMaskState == IBV_QP_STATE && abi::kMaskAccess == IBV_QP_ACCE
               abi::kMaskRnrTimer == IBV_QP_MIN_RNR_TIMER && abi::kMaskSendPsn == IBV_QP_SQ_PSN &&
               abi::kMaskReadsServed == IBV_QP_MAX_DEST_RD_ATOMIC && abi::kMaskRemoteQp == IBV_QP_DEST_QPN);
 static_assert(abi::kAccessLocalWrite == IBV_ACCESS_LOCAL_WRITE && abi::kAccessRemoteWrite == IBV_ACCESS_REMOTE_WRITE);
-static_assert(abi::kWriteWithImmediate == IBV_WR_RDMA_WRITE_WITH_IMM && abi::kSignaled == IBV_SEND_SIGNALED &&
+static_assert(abi::kWrite == IBV_WR_RDMA_WRITE && abi::kWriteWithImmediate == IBV_WR_RDMA_WRITE_WITH_IMM && abi::kSignaled == IBV_SEND_SIGNALED &&
               abi::kSolicited == IBV_SEND_SOLICITED && abi::kInline == IBV_SEND_INLINE);
 static_assert(abi::kSuccess == IBV_WC_SUCCESS && abi::kRetriesExceeded == IBV_WC_RETRY_EXC_ERR &&
               abi::kReceivedWithImmediate == IBV_WC_RECV_RDMA_WITH_IMM);

@@ -184,7 +184,7 @@ constexpr int kMaskState = 1 << 0, kMaskAccess = 1 << 3, kMaskPkeyIndex = 1 << 4
               kMaskReceivePsn = 1 << 12, kMaskReadsBegun = 1 << 13, kMaskRnrTimer = 1 << 15, kMaskSendPsn = 1 << 16,
               kMaskReadsServed = 1 << 17, kMaskRemoteQp = 1 << 20;
 constexpr int kAccessLocalWrite = 1, kAccessRemoteWrite = 2;
-constexpr uint32_t kWriteWithImmediate = 1;
+constexpr uint32_t kWrite = 0, kWriteWithImmediate = 1;
 constexpr uint32_t kSignaled = 1 << 1, kSolicited = 1 << 2, kInline = 1 << 3;
 constexpr uint32_t kSuccess = 0, kFlushed = 5, kRetriesExceeded = 12;
 constexpr uint32_t kReceivedWithImmediate = 129;

@@ -72,7 +72,8 @@ class VerbsEndpoint final : public Endpoint {
   bool flushInternal();
   void flush();
   bool mayStage(uint32_t count) const;
-  abi::SendWr* stage(uint64_t bytes);
+  abi::SendWr* stage(uint64_t bytes, uint32_t what = abi::kWriteWithImmediate);
+  void probeIfSilent();
   void signal(abi::SendWr& wr);
   void stageRange();
   bool stageRanges();
@@ -133,6 +134,7 @@ class VerbsEndpoint final : public Endpoint {
   int64_t answered_ns_ = 0;  ///< when the last one completed
 
   InRing in_;
+  int64_t heard_ns_ = 0;  ///< when the last completion came, of anything
   std::vector<Fetch> fetches_;
   uint64_t next_fetch_ = 1;
   uint32_t receives_owed_ = 0;

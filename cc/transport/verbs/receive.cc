@@ -76,9 +76,9 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
   const std::string names = "verbs " + description;
   const uint32_t ring = options.ring_bytes;
   if (ring < kRingBytesMin || ring > kRingBytesMax || (ring & (ring - 1)) != 0 || options.ack_timeout > 31 ||
-      options.retries > 7) {
+      options.retries > 6) {
     return Status(Kind::kBadArgument, Scope::kCall, "bad_option",
-                  names + ": the ring is a power of two from 262144 to 2097152 bytes, ack_timeout at most 31, retries 7");
+                  names + ": the ring is a power of two from 262144 to 2097152 bytes, ack_timeout at most 31, retries 6");
   }
   const Result<net::Address> local = net::localAddress(socket.get());
   const Result<net::Address> remote = net::remoteAddress(socket.get());
@@ -191,6 +191,7 @@ bool VerbsEndpoint::prepareSleep(bool in_operation) {
   if (has_ended_) return true;
   if (!broken_.isOk() || !end_.isOk() || !released_.empty() || !in_.isEmpty() || has_news_) return false;
   if (out_.unposted() > 0 || !internal_.empty()) flush();
+  if (in_operation) probeIfSilent();
   // Who wants nothing but news is woken for what the peer marked; who has something to send, for room, too.
   const Status armed = link_->arm(!in_operation && !wantsWrite());
   if (!armed.isOk()) endWith(armed);
@@ -207,6 +208,7 @@ void VerbsEndpoint::reap() {
     count = link_->pollCq(found, kCompletions);
     if (count < 0) return endWith(lost("ibv_poll_cq failed"));
     for (int k = 0; k < count; ++k) onCompletion(found[k]);
+    if (count > 0) heard_ns_ = clock_.nowNs();
   } while (count == kCompletions);
   while (!postings_.empty() && postings_.front().wr <= done_wr_) {
     answered_.bytes = postings_.front().bytes;
@@ -229,7 +231,8 @@ void VerbsEndpoint::onCompletion(const abi::Wc& wc) {
     std::string text = std::string(link_->library().wc_status_str(wc.status)) + " (" + std::to_string(wc.status) +
                        ", vendor's " + std::to_string(wc.vendor_error) + ")";
     if (wc.status == abi::kRetriesExceeded) {
-      text = "no answer from the other end's adapter after " + std::to_string(options_.retries) + " retries: " + text;
+      text = "no answer from the other end's adapter after " + std::to_string(options_.retries) + " retries: " + text +
+             "; if it never answered, UDP port 4791 may be closed between the hosts: JHETCC_TRANSPORT=tcp goes without";
     }
     return endWith(lost(text));
   }

@@ -17,6 +17,8 @@ constexpr uint64_t kFlushAtBytes = 64 * 1024;
 constexpr uint64_t kBytesPerPoll = 1024 * 1024;
 constexpr uint64_t kSignalBytes = 2 * kPieceBytes;  // a slow path is seen to go on by each of these
 constexpr int kPiecesPerDoorbell = 2;  // copying the next ones and sending these go on side by side
+/// Who waits for a peer that says nothing asks for its adapter's answer so often.
+constexpr int64_t kSilenceNs = 100 * kNsPerMs;
 /// A dead path ends by its retries long before this.
 constexpr int64_t kDrainNs = 5'000 * kNsPerMs;
 
@@ -78,21 +80,32 @@ bool VerbsEndpoint::mayStage(uint32_t count) const {
 }
 
 /// The next work request, with `bytes` published and what was read meanwhile; its place and memory are the caller's.
-abi::SendWr* VerbsEndpoint::stage(uint64_t bytes) {
+abi::SendWr* VerbsEndpoint::stage(uint64_t bytes, uint32_t what) {
   if (chained_ == kChain) ringDoorbell();
   abi::SendWr& wr = chain_[chained_];
   wr = {};
   wr.id = ++staged_wr_;
   wr.sges = sges_[chained_];
-  wr.opcode = abi::kWriteWithImmediate;
-  const Immediate told{static_cast<uint16_t>(bytes / kUnit), in_.takeCredit()};
-  wr.immediate = htonl(told.word());
+  wr.opcode = what;
+  if (what == abi::kWriteWithImmediate) {
+    const Immediate told{static_cast<uint16_t>(bytes / kUnit), in_.takeCredit()};
+    wr.immediate = htonl(told.word());
+  }
   wr.rkey = link_->remoteKey();
   staged_bytes_ += bytes;
   unsignaled_bytes_ += bytes;
   if (unsignaled_bytes_ >= kSignalBytes) signal(wr);
   ++chained_;
   return &wr;
+}
+
+/// An empty write, of which the peer's process sees nothing: its adapter answers, or the path is dead.
+void VerbsEndpoint::probeIfSilent() {
+  const int64_t now = clock_.nowNs();
+  if (phase_ != Phase::kOpen || !end_.isOk() || done_wr_ != staged_wr_ || now - heard_ns_ < kSilenceNs) return;
+  abi::SendWr& wr = *stage(0, abi::kWrite);
+  wr.remote_address = link_->remoteRing();
+  ringDoorbell();
 }
 
 /// Its completion will tell of all up to it.

@@ -22,7 +22,7 @@ struct Options {
   uint64_t registered_from_bytes = 256 * 1024;
   /// Packets without an answer are sent again after 4.096 us * 2^ack_timeout, so often; then the path is dead.
   uint8_t ack_timeout = 14;
-  uint8_t retries = 7;
+  uint8_t retries = 6;  ///< at most 6: to soft-RoCE, 7 means for ever
 };
 
 /// The device that carries this local address; it was opened, and memory registered with it, to see whether that works.
