@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-from processes import import_path
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "bench"))
@@ -31,7 +30,7 @@ def play(tmp_path, *arguments):
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "faults.py"), "--json", str(path), *arguments],
         capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=tmp_path,
-        env=environment | {"PYTHONPATH": import_path()},
+        env=environment,
     )  # fmt: skip
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return done.returncode, rows, done.stdout + done.stderr
