@@ -4,6 +4,7 @@
     python bench/faults.py --json faults.jsonl
     python bench/faults.py --cells nic_down:middle,flap --repeat 20 --seed 7
     python bench/faults.py --cells nic_down:middle --corrupt
+    python bench/faults.py --train --seconds 60
 
 A cell is a fault (faults_menu.py) at the first, middle or last chunk of an operation, or between two. It passes with exact, equal results
 and evidence; without evidence it is inconclusive. Exit code: 0 all passed, 1 one failed, 3 one was inconclusive. README.md says more.
@@ -22,6 +23,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faults_menu
 from faults_job import Hung, Job
 from faults_network import Site
+from faults_train import train
+
+from jhetcc.errors import UnavailableError
 
 OPERATIONS = {
     "all_reduce": 1 << 20,
@@ -282,14 +286,35 @@ def parse(arguments):
     parser.add_argument("--mbit", type=int, default=300, help="of each link, each way; default 300")
     parser.add_argument("--corrupt", action="store_true", help="damage one result: the checker must fail")
     parser.add_argument("--json", type=pathlib.Path, help="file for JSON lines")
+    parser.add_argument("--train", action="store_true", help="what failing NICs cost a training, instead of the grid")
+    parser.add_argument("--seconds", type=float, default=60, help="of training; default 60")
+    parser.add_argument(
+        "--every", type=float, default=5, help="seconds from one NIC's failure to the next one's; default 5"
+    )
     return parser.parse_args(arguments)
+
+
+def tell(options, row):
+    if options.json:
+        with open(options.json, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def run_training(options):
+    def row(name, value, unit):
+        print(f"train {name:<46} {value:>10.4g} {unit}", flush=True)
+        tell(options, {"part": "train", "name": name, "value": value, "unit": unit})
+
+    return train(options, row)
 
 
 def main(arguments=None):
     options = parse(arguments)
     try:
+        if options.train:
+            return run_training(options)
         grid = Grid(options)
-    except OSError as why:
+    except (OSError, UnavailableError) as why:
         print(f"faults: {why}", file=sys.stderr)
         return 2
     rows = []
@@ -306,9 +331,7 @@ def main(arguments=None):
                 ]
                 took = time.perf_counter() - begun
                 print(f"{name}:{position} {turn}: {row['outcome']} {row['why']} {words} {took:.1f} s", flush=True)
-                if options.json:
-                    with open(options.json, "a", encoding="utf-8") as file:
-                        file.write(json.dumps(row) + "\n")
+                tell(options, row)
     finally:
         grid.close()
     print(table(rows))
