@@ -127,8 +127,8 @@ Status pause(int64_t ns, const Deadline& deadline) {
 }  // namespace
 
 Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                               const Deadline& deadline, const std::optional<Address>& from,
-                               const std::string& device, const std::shared_ptr<const Tls>& tls) {
+                               const Deadline& deadline, const std::optional<Address>& from, const std::string& device,
+                               const std::shared_ptr<const Tls>& tls) {
   Result<Fd> opened = openSocket(address, deadline, from, device);
   if (!opened.isOk()) return opened.status();
   Connection connection;

@@ -30,6 +30,9 @@ Result<std::unique_ptr<transport::Endpoint>> tcpEndpoint(Process& process, size_
 Result<std::unique_ptr<transport::Endpoint>> verbsEndpoint(Process& process, size_t slot, int32_t peer,
                                                            net::Connection connection);
 
+/// The RDMA device of this local address, tried out. Code no_rdma_device: there is none.
+Result<std::string> rdmaDevice(const net::Address& local);
+
 /// Joins two ranks of this process.
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b);
 

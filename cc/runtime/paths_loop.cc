@@ -325,7 +325,8 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   JHETCC_LOG(kWarn, "rail",
              "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
                  status.info.local + " -> " + status.info.remote + ") " + status.last_event);
-  if (!is_lost) return;
+  // A path by a third rank is none of this table's.
+  if (!is_lost || place.path >= pairs_[place.pair].paths.size()) return;
   std::lock_guard lock(mutex_);
   Path& path = at(place);
   Route& route = routes_[path.route];

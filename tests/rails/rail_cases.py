@@ -175,3 +175,19 @@ def case_start(address, key):
     comm.barrier()
     comm.close()
     return used
+
+
+def case_third(address, key):
+    """Three ranks; the test cuts all links between ranks 0 and 1."""
+    comm = joined(address, key)
+    turn = work_until(comm, lambda: True, at_least=5)
+    say("working")
+    hear()
+    peer = 1 - comm.rank
+    turn = work_until(comm, lambda: comm.rank == 2 or "lost" in states(comm, peer)[0], turn)
+    work_until(comm, lambda: True, turn, at_least=20)
+    found = paths_to(comm, peer) if comm.rank < 2 else []
+    aborts = comm.status()["counters"]["aborts"]
+    comm.barrier()
+    comm.close()
+    return found, aborts

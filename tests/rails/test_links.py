@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import time
 
-from rail_cases import case_link, case_start
+from rail_cases import case_link, case_start, case_third
 
 
 def two_links(hosts, mbit=400):
@@ -186,3 +186,22 @@ def test_two_links_in_turn(hosts):
         for outcome in running.finish():
             _, _, aborts = outcome.get()
             assert aborts == 0
+
+
+def test_two_hosts_that_only_a_third_one_joins(hosts):
+    """All links between two of three are cut: what they say to each other goes by the third, and stays exact."""
+    three = hosts(3)
+    three.join(0, 1, "eth1", "eth0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    three.join(0, 2, "eth2", "eth0", addresses=("10.71.0.1/24", "10.71.0.3/24"))
+    three.join(1, 2, "eth2", "eth1", addresses=("10.72.0.2/24", "10.72.0.3/24"))
+    three.do(2, "ip route add 10.70.0.0/24 via 10.71.0.1")
+    with contextlib.closing(three.pool()) as pool:
+        running = pool.start(case_third, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+        running.expect(0, 1, 2, word="working")
+        three.do(0, "ip link set eth1 down")
+        for k in range(3):
+            running.tell(k)
+        outcomes = [outcome.get() for outcome in running.finish()]
+    for found, aborts in outcomes:
+        assert aborts == 0
+        assert not found or (found[-1]["local"] == "relay" and found[-1]["remote"] == "by rank 2"), found

@@ -2,14 +2,16 @@
 """Several addresses of loopback as NICs: striping, connections that end, NICs that cannot be reached at the start."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
-from process_worker import hear, here, say
+from process_worker import hear, here, say, until_error
 from processes import environment
-from rail_cases import case_closed_connections, case_paths, close_sockets, exact, paths_to, work_until
+from rail_cases import both_used, case_closed_connections, case_paths, close_sockets, exact, paths_to, work_until
 
 import jhetcc
 from jhetcc.world import report
@@ -123,6 +125,44 @@ def test_no_path_at_all_is_an_error(pools):
     for outcome in running.finish():
         with pytest.raises(jhetcc.Error):
             outcome.get()
+
+
+def case_until_lost(comm):
+    turn = work_until(comm, both_used(comm, 1 - comm.rank))
+    say("working")
+    error, seconds = until_error(lambda: exact(comm, turn, True))
+    return type(error).__name__, error.ranks, seconds
+
+
+def test_a_peer_that_is_killed_is_lost_at_once(pools):
+    """No path is waited for where every one is closed by the peer's host."""
+    running = pools(1, 1).start(case_until_lost, options=TWO)
+    running.expect(0, 1, word="working")
+    begun = time.monotonic()
+    running.signal(1, signal.SIGKILL)
+    (survivor,) = running.finish(0)
+    assert survivor.get()[:2] == ("PeerLostError", (1,))
+    assert time.monotonic() - begun < 5
+
+
+def case_stopped(comm):
+    peer = 1 - comm.rank
+    turn = work_until(comm, both_used(comm, peer))
+    say("working")
+    stop = time.monotonic() + 4
+    work_until(comm, lambda: time.monotonic() > stop, turn)
+    return [path["losses"] for path in paths_to(comm, peer)], comm.status()["counters"]["aborts"]
+
+
+def test_a_peer_that_is_stopped_is_no_lost_path(pools):
+    """Its host goes on answering; nothing is moved, nothing is lost."""
+    running = pools(1, 1).start(case_stopped, options=TWO)
+    running.expect(0, 1, word="working")
+    running.signal(1, signal.SIGSTOP)
+    running.linger(2)
+    running.signal(1, signal.SIGCONT)
+    for outcome in running.finish():
+        assert outcome.get() == ([0] * 4, 0)
 
 
 def case_report(comm):

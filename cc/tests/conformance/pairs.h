@@ -174,5 +174,5 @@ class RailSimPair : public Pair {
 #else
 #define JHETCC_TRANSPORTS \
   SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair, RailTcpPair, RailSimPair
-#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair
+#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair, RailTcpPair
 #endif

@@ -44,7 +44,7 @@ Result<bool> VerbsEndpoint::send(const FrameHeader& header, const void* payload)
   std::memcpy(place, &header, sizeof header);
   if (payload_bytes > 0) std::memcpy(place + sizeof header, payload, payload_bytes);
   // A rail's frame may wrap one for which a sleeper has to be woken.
-  if (is_urgent || header.type == FrameType::kRail) solicited_ = out_.unposted();
+  if (is_urgent || header.type == FrameType::kRail || header.type == FrameType::kRelay) solicited_ = out_.unposted();
   if (is_urgent || out_.unposted() >= kFlushAtBytes) flush();
   return true;
 }
