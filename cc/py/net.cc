@@ -13,7 +13,6 @@
 #include "py/bindings.h"
 #include "runtime/endpoints.h"
 #include "runtime/paths.h"
-#include "transport/verbs/verbs.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -205,7 +204,7 @@ std::vector<NicRow> chooseNics(const std::string& interface, const std::string& 
 }
 
 std::string rdmaDevice(const std::string& host) {
-  return unwrap(transport::verbs::deviceOf(unwrap(net::Address::fromHost(host, 0))));
+  return unwrap(runtime::rdmaDevice(unwrap(net::Address::fromHost(host, 0))));
 }
 
 std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const net::Secret& secret,
@@ -252,10 +251,9 @@ void bindPaths(nb::module_& module) {
                      for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
                      return texts;
                    })
-      .def(
-          "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
-          "whether by verbs) of each path.")
+      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
+           "whether by verbs) of each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }
