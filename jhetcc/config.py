@@ -66,6 +66,13 @@ class Options:
     allow_insecure: bool = _option(
         "no", _switch, "system", "run without a secret beyond loopback: anyone who reaches the ports can join"
     )
+    tls: str = _option(
+        "control",
+        _one_of("control", "all", "off"),
+        "system",
+        "what a job with a secret encrypts by TLS 1.3: control (the coordinator's connections), all (data over tcp, too), or off",
+        agreed=True,
+    )
     cluster: str | None = _option(
         "", _text, "system", "label of the cluster this process belongs to, for topology and texts"
     )
@@ -104,7 +111,7 @@ class Options:
         "auto",
         _auto(_number),
         "system",
-        "tcp connections between two ranks over each aligned pair of NICs; auto: two where both hosts have one NIC, else one",
+        "connections between two ranks over each aligned pair of NICs; auto: two where both hosts have one NIC, else one",
         agreed=True,
     )
     # tuning: how fast, how patient
@@ -142,9 +149,9 @@ class Options:
     )
     transport: str | None = _option(
         "auto",
-        _auto(_one_of("shm", "tcp")),
+        _auto(_one_of("shm", "tcp", "verbs")),
         "tuning",
-        "auto: shm within a host, tcp between hosts; or force one of shm, tcp",
+        "auto: shm within a host; between hosts verbs where both NICs have an RDMA device, else tcp; or force one of shm, tcp, verbs",
     )
     cma: str | None = _option(
         "auto",
@@ -290,6 +297,13 @@ _BEFORE = (
 
 def _fit(values: dict[str, Any]) -> Options:
     options = Options(**values)
+    if options.transport == "verbs" and options.tls == "all":
+        raise BadArgumentError(
+            "transport=verbs and tls=all contradict each other: adapters write and read memory themselves, and encrypt nothing. Use "
+            "JHETCC_TRANSPORT=tcp, or JHETCC_TLS=control",
+            code="bad_option",
+            scope="process",
+        )
     for first, second, equal, why in _BEFORE:
         short, long = getattr(options, first), getattr(options, second)
         if short < long or math.isinf(long) or (equal and short == long):

@@ -103,14 +103,14 @@ class Failure(Exception):
 class Worker:
     """One process, ready to run cases."""
 
-    def __init__(self, index: int, devices: int, extra: Mapping[str, str], folder: str):
+    def __init__(self, index: int, devices: int, extra: Mapping[str, str], folder: str, prefix: Sequence[str] = ()):
         self.index = index
         ours, theirs = socket.socketpair()
         self.connection = Connection(ours.detach())
         self.log = Path(folder) / f"{index}-{secrets.token_hex(4)}.log"
         with open(self.log, "wb") as log:
             self.popen = subprocess.Popen(
-                [sys.executable, str(HERE / "process_worker.py"), str(theirs.fileno())],
+                [*prefix, sys.executable, str(HERE / "process_worker.py"), str(theirs.fileno())],
                 env=environment(devices, extra),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -260,6 +260,7 @@ class Pool:
       jax: whether ranks are JAX's virtual CPU devices; else plain ranks for raw calls, and JAX is never imported.
       extra: environment of the processes.
       own: ``JHETCC_*`` settings of each process, besides those of a case.
+      prefixes: in front of the command of each, to run it elsewhere; the process stays the same.
     """
 
     def __init__(
@@ -269,8 +270,10 @@ class Pool:
         jax: bool = False,
         extra: Mapping[str, str] | None = None,
         own: Sequence[Mapping[str, str]] = (),
+        prefixes: Sequence[Sequence[str]] = (),
     ):
         self.grouping = tuple(grouping)
+        self.prefixes = [tuple(one) for one in prefixes] or [()] * len(self.grouping)
         self.own = [dict(one) for one in own] or [{} for _ in grouping]
         self.jax = jax
         self.extra = dict(extra or {})
@@ -348,7 +351,7 @@ class Pool:
             if worker is None or not worker.alive():
                 if worker is not None:
                     worker.end()
-                worker = Worker(index, devices, self.extra, self.folder.name)
+                worker = Worker(index, devices, self.extra, self.folder.name, self.prefixes[index])
                 self.pids.add(worker.pid)
             self.workers.append(worker)
 

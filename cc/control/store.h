@@ -29,6 +29,7 @@ struct StoreServerConfig {
   net::Secret secret = net::Secret::none();
   net::Identity mine;  ///< role is control
   const Clock* clock = nullptr;
+  std::shared_ptr<const net::Tls> tls = nullptr;  ///< set: everything is encrypted, and clients need it too
 };
 
 class StoreServer {
@@ -51,7 +52,8 @@ class StoreClient : public std::enable_shared_from_this<StoreClient> {
  public:
   static Result<std::unique_ptr<StoreClient>> connect(const net::Address& address, const net::Secret& secret,
                                                       const net::Identity& mine, const net::Deadline& deadline,
-                                                      int32_t wanted_rank = net::kAnyRank);
+                                                      int32_t wanted_rank = net::kAnyRank,
+                                                      const std::shared_ptr<const net::Tls>& tls = nullptr);
   ~StoreClient();
 
   Status set(const std::string& key, const std::string& value, const net::Deadline& deadline);

@@ -56,10 +56,11 @@ StoreClient::~StoreClient() = default;
 
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(const net::Address& address, const net::Secret& secret,
                                                           const net::Identity& mine, const net::Deadline& deadline,
-                                                          int32_t wanted_rank) {
+                                                          int32_t wanted_rank,
+                                                          const std::shared_ptr<const net::Tls>& tls) {
   net::Identity control = mine;
   control.role = net::Role::kControl;
-  Result<net::Connection> connection = net::connect(address, secret, control, wanted_rank, deadline);
+  Result<net::Connection> connection = net::connect(address, secret, control, wanted_rank, deadline, std::nullopt, tls);
   if (!connection.isOk()) return connection.status().withContext("reaching the store");
   return std::unique_ptr<StoreClient>(new StoreClient(std::move(connection).value()));
 }
@@ -76,7 +77,7 @@ void StoreClient::breakWith(const Status& cause) {
 Status StoreClient::sendRequest(uint64_t id, const Request& request, const net::Deadline& deadline) {
   const std::string message = net::framed(encodeRequest({id, request.op, request.delta, request.key, request.value}));
   std::lock_guard send_lock(send_mutex_);
-  const Status sent = net::sendAll(connection_.fd.get(), message.data(), message.size(), deadline, "sending");
+  const Status sent = net::sendAll(connection_, message.data(), message.size(), deadline, "sending");
   if (sent.isOk()) return sent;
   std::lock_guard lock(mutex_);
   breakWith(sent);  // also after a timeout: half a request spoils the stream
@@ -88,7 +89,7 @@ void StoreClient::readReplies(std::unique_lock<std::mutex>& lock, const net::Dea
   lock.unlock();
   pollfd entry{connection_.fd.get(), POLLIN, 0};
   const int ready = ::poll(&entry, 1, net::pollTimeoutMs(deadline.clock, deadline.at_ns, net::kSliceNs));
-  Status status = ready > 0 ? reader_.readSome(connection_.fd.get(), "receiving") : Status::ok();
+  Status status = ready > 0 ? reader_.readSome(connection_, "receiving") : Status::ok();
   lock.lock();
   for (;;) {
     Result<std::optional<std::string>> message = reader_.next();

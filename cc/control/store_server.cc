@@ -124,7 +124,7 @@ void StoreServer::Loop::admitArrivals() {
 }
 
 void StoreServer::Loop::receive(uint64_t id, Caller& caller) {
-  const Status status = caller.reader.readSome(caller.connection.fd.get(), "store");
+  const Status status = caller.reader.readSome(caller.connection, "store");
   serve(id, caller);
   if (!status.isOk() && !caller.is_lost) lose(caller, status.message());
 }
@@ -168,8 +168,8 @@ void StoreServer::Loop::reply(Caller& caller, uint64_t request, const StoreOutco
 
 void StoreServer::Loop::flush(Caller& caller) {
   while (caller.sent < caller.unsent.size()) {
-    const ssize_t sent = ::send(caller.connection.fd.get(), caller.unsent.data() + caller.sent,
-                                caller.unsent.size() - caller.sent, MSG_NOSIGNAL);
+    const ssize_t sent =
+        net::Stream(caller.connection).send(caller.unsent.data() + caller.sent, caller.unsent.size() - caller.sent);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (caller.sent > kUnsentMax / 4) {
@@ -220,6 +220,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::create(StoreServerConfig confi
   acceptor.secret = config.secret;
   acceptor.mine = config.mine;
   acceptor.mine.role = net::Role::kControl;
+  acceptor.tls = config.tls;
   acceptor.clock = config.clock;
   acceptor.on_connection = [loop](net::Connection connection) { loop->add(std::move(connection)); };
   Result<std::unique_ptr<net::Acceptor>> created = net::Acceptor::create(std::move(acceptor));

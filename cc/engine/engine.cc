@@ -218,6 +218,7 @@ void Engine::onFrame(rail::Rail& rail, const FrameHeader& header, const void* pa
     rail.peerSaidGoodbye();
     return;
   }
+  if (header.type == FrameType::kRelay && relays_) return relays_->onFrame(rail, header, payload);
   if (header.type != FrameType::kData && header.type != FrameType::kOffer && header.type != FrameType::kControl) {
     ++stale_frames_;
     return;
@@ -314,6 +315,7 @@ bool Engine::progress() {
       moved = true;
     }
   }
+  if (relays_) moved |= relays_->pump();
   if (awaitsNative()) active_->native().poll(*active_);
   if (active_ && lane_ && lane_->isBusy()) {
     const Status polled = lane_->poll(*active_);

@@ -21,6 +21,7 @@
 #include "engine/lane.h"
 #include "engine/operation.h"
 #include "rail/rail.h"
+#include "rail/relay.h"
 #include "trace/trace.h"
 
 namespace jhetcc::engine {
@@ -86,6 +87,10 @@ class Engine {
   void addRail(std::unique_ptr<rail::Rail> rail);
   /// Before the first call: calls with a turn are on memory of this device.
   void useDevice(std::unique_ptr<Lane> lane) { lane_ = std::move(lane); }
+  /// Ranks that no path joins may reach each other by a third one from now on.
+  void useRelays(rail::Relays::MakeEndpoint make) {
+    relays_ = std::make_unique<rail::Relays>(world_rank_, clock_, rails_, std::move(make));
+  }
   Lane* lane() { return lane_.get(); }
   void createCommunicator(const CommunicatorSpec& spec);
   /// Later frames of it are stale and change nothing; but if it had ended, this rank goes on to answer members that
@@ -162,6 +167,7 @@ class Engine {
   std::vector<std::unique_ptr<rail::Rail>> rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;
   std::unordered_map<int32_t, rail::Rail*> rail_of_;
+  std::unique_ptr<rail::Relays> relays_;  ///< null: nobody passes anything on
   std::unordered_map<uint64_t, std::unique_ptr<Communicator>> communicators_;
   std::unordered_set<uint64_t> dead_;                  ///< ids destroyed here
   std::deque<std::unique_ptr<Communicator>> retired_;  ///< of them, the latest that had ended: they answer, no more
@@ -175,7 +181,7 @@ class Engine {
   uint64_t generation_ = 0;
   uint64_t stale_frames_ = 0;
   uint64_t events_ = 0;  ///< frames, fetches and releases seen
-  int64_t next_tick_ns_ = 0;
+  int64_t next_tick_ns_ = 0, next_relay_look_ns_ = 0;
   int64_t busy_ns_ = 0;  ///< of operations that have ended
 };
 

@@ -13,6 +13,7 @@ using transport::FrameType;
 
 constexpr int64_t kTickNs = 2 * kNsPerMs;
 constexpr int64_t kDeviceLookNs = 100'000;
+constexpr int64_t kRelayLookNs = 10 * kNsPerMs;
 /// What a rank is in whose stream has not come to the call yet.
 constexpr const char* kEarlierWork = "work queued on its stream before";
 constexpr uint64_t kProbeCommunicator = 0;  ///< control frames between ranks, whatever the communicator
@@ -186,6 +187,7 @@ int32_t Engine::firstGoneNeeded() const {
 }
 
 void Engine::onRailBroken(rail::Rail& rail) {
+  if (relays_) relays_->onRailBroken(rail.peer());
   for (auto& [id, communicator] : communicators_) {
     auto member = communicator->member_of.find(rail.peer());
     if (member == communicator->member_of.end()) continue;
@@ -209,6 +211,10 @@ void Engine::tick(int64_t now_ns) {
   next_tick_ns_ = now_ns + kTickNs;
   for (auto& [id, communicator] : communicators_) communicator->membership->tick(now_ns);
   for (auto& communicator : retired_) communicator->membership->tick(now_ns);
+  if (relays_ && now_ns >= next_relay_look_ns_) {
+    next_relay_look_ns_ = now_ns + kRelayLookNs;
+    relays_->look();
+  }
   if (!active_ || active_->withdrawn) return;
   probes_->tick(now_ns);
   if (!probes_->found().isOk() && blocked() && probes_->foundInstance() == blocked()->instance) {

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Acceptor>> Acceptor::create(AcceptorConfig config) {
                   "the job name must have 1 to " + std::to_string(kJobBytesMax) + " bytes");
   }
   JHETCC_RETURN_IF_ERROR(checkInsecure(config.secret, config.address, config.address).withContext("listening"));
-  Result<Listener> listener = Listener::create(config.address);
+  Result<Listener> listener = Listener::create(config.address, config.device);
   if (!listener.isOk()) return listener.status();
   Result<Wakeup> wakeup = Wakeup::create();
   if (!wakeup.isOk()) return wakeup.status();
@@ -69,15 +69,29 @@ std::vector<std::string> Acceptor::Loop::recentDrops() const {
 void Acceptor::Loop::drop(const Address& remote, const Status& why) {
   std::string line = remote.text() + ": " + why.message();
   JHETCC_LOG(kDebug, "net", "dropped a connection from " + line);
+  ++untold_;
+  last_untold_ = line;
+  tell(clock_.nowNs());
   std::lock_guard lock(mutex_);
   ++counts_.dropped;
   drops_.push_back(std::move(line));
   if (drops_.size() > kDropsMax) drops_.pop_front();
 }
 
+void Acceptor::Loop::tell(int64_t now_ns) {
+  if (untold_ == 0 || now_ns < tell_again_ns_) return;
+  JHETCC_LOG(kWarn, "net",
+             (untold_ == 1 ? "turned a stranger away at "
+                           : "turned " + std::to_string(untold_) + " strangers away since the last such line, at ") +
+                 address().text() + (untold_ == 1 ? ": " : ", the last one: ") + last_untold_);
+  untold_ = 0;
+  tell_again_ns_ = now_ns + kTellNs;
+}
+
 void Acceptor::Loop::finish(Pending& pending) {
   Connection connection;
   connection.fd = std::move(pending.socket.fd);
+  connection.tls = std::move(pending.tls);
   connection.peer = pending.handshake.peer();
   connection.local = pending.socket.local;
   connection.remote = pending.socket.remote;

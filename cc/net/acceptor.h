@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server side: one thread accepts, runs many handshakes at once, and keeps what is proven until somebody takes it.
-// Any thread may call. Strangers cost one slot for a while and learn nothing.
+// Any thread may call. Strangers cost one slot for a while and learn nothing; the log names one of them now and then.
 #pragma once
 
 #include <functional>
@@ -26,10 +26,12 @@ struct PeerMatch {
 };
 
 struct AcceptorConfig {
-  Address address;  ///< one interface's; port 0 for any
+  Address address;          ///< one interface's; port 0 for any
+  std::string device = {};  ///< as for createSocket()
   Secret secret = Secret::none();
   Identity mine;
-  size_t pending_max = 64;  ///< handshakes at once; a silent stranger makes room for the next caller
+  std::shared_ptr<const Tls> tls = nullptr;  ///< set: every connection begins with it
+  size_t pending_max = 64;                   ///< handshakes at once; a silent stranger makes room for the next caller
   int64_t handshake_ns = kHandshakeNs;
   size_t unclaimed_max = 1024;   ///< proven connections nobody took; the oldest goes
   const Clock* clock = nullptr;  ///< null: the system's

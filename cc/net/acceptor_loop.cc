@@ -60,6 +60,7 @@ bool Acceptor::Loop::mayAccept(int64_t now_ns) const {
 int64_t Acceptor::Loop::nextEventNs(int64_t now_ns) const {
   int64_t next_ns = now_ns < accept_again_ns_ ? accept_again_ns_ : INT64_MAX;
   for (const Pending& pending : pending_) next_ns = std::min(next_ns, pending.deadline_ns);
+  if (untold_ > 0) next_ns = std::min(next_ns, tell_again_ns_);
   return next_ns;
 }
 
@@ -71,8 +72,7 @@ void Acceptor::Loop::runUntilStopped() {
     entries.push_back({wakeup_.descriptor(), POLLIN, 0});
     entries.push_back({mayAccept(now_ns) ? listener_.descriptor() : -1, POLLIN, 0});
     for (const Pending& pending : pending_) {
-      const bool is_sending = pending.sent < pending.to_send.size();
-      entries.push_back({pending.socket.fd.get(), static_cast<short>(is_sending ? POLLOUT : POLLIN), 0});
+      entries.push_back({pending.socket.fd.get(), static_cast<short>(pending.isSending() ? POLLOUT : POLLIN), 0});
     }
     ::poll(entries.data(), entries.size(), pollTimeoutMs(clock_, nextEventNs(now_ns)));
     now_ns = clock_.nowNs();
@@ -93,7 +93,10 @@ void Acceptor::Loop::runUntilStopped() {
       pending = outcome == Outcome::kWaiting ? std::next(pending) : pending_.erase(pending);
     }
     if (entries[1].revents != 0) acceptWaiting(now_ns);
+    tell(now_ns);
   }
+  tell_again_ns_ = INT64_MIN;
+  tell(clock_.nowNs());
 }
 
 bool Acceptor::Loop::makeRoom() {
@@ -144,7 +147,74 @@ void Acceptor::Loop::acceptWaiting(int64_t now_ns) {
 }
 
 Acceptor::Loop::Outcome Acceptor::Loop::advance(Pending& pending, Status* why) {
-  return pending.sent < pending.to_send.size() ? flush(pending, why) : receiveSome(pending, why);
+  if (pending.sent < pending.to_send.size()) return flush(pending, why);
+  if (pending.stage == Pending::Stage::kFirstByte) {
+    const Outcome outcome = hearFirstByte(pending, why);
+    if (outcome != Outcome::kWaiting || pending.stage == Pending::Stage::kFirstByte) return outcome;
+  }
+  return pending.stage == Pending::Stage::kTls ? advanceTls(pending, why) : receiveSome(pending, why);
+}
+
+/// The caller speaks TLS and we do not, or the other way round: it learns that from one answer of its own kind.
+Acceptor::Loop::Outcome Acceptor::Loop::answerOtherKind(Pending& pending, std::string answer, const Status& refusal,
+                                                        Status* why) {
+  char unread[kTlsUnprovenBytesMax];  // what is closed with bytes unread takes the answer with it
+  (void)::recv(pending.socket.fd.get(), unread, sizeof(unread), 0);
+  pending.to_send = std::move(answer);
+  pending.sent = 0;
+  pending.refusal = refusal;
+  return flush(pending, why);
+}
+
+Acceptor::Loop::Outcome Acceptor::Loop::hearFirstByte(Pending& pending, Status* why) {
+  char first = 0;
+  const ssize_t got = ::recv(pending.socket.fd.get(), &first, 1, MSG_PEEK);
+  if (got < 0 && wouldBlock(errno)) return Outcome::kWaiting;
+  if (got <= 0) {
+    *why = disconnected("it left before it said who it is", got == 0 ? 0 : errno);
+    return Outcome::kDropped;
+  }
+  const bool is_tls = first >= kTlsFirstByteMin && first <= kTlsFirstByteMax;
+  if (is_tls && !config_.tls) {
+    return answerOtherKind(pending, answerToTls(config_.secret), tlsDiffers(config_.secret, false), why);
+  }
+  if (!is_tls && config_.tls) {
+    if (first == 'J') return answerOtherKind(pending, answerToPlain(), tlsDiffers(config_.secret, true), why);
+    *why = Status(Kind::kBadArgument, Scope::kEndpoint, "not_jhetcc", "the other end does not speak this protocol");
+    return Outcome::kDropped;
+  }
+  pending.stage = is_tls ? Pending::Stage::kTls : Pending::Stage::kFrames;
+  if (!is_tls) return Outcome::kWaiting;
+  Result<std::unique_ptr<TlsSession>> session = config_.tls->open(pending.socket.fd.get(), Tls::Side::kServer);
+  if (session.isOk()) {
+    pending.tls = std::move(session).value();
+    return Outcome::kWaiting;
+  }
+  *why = session.status();
+  return Outcome::kDropped;
+}
+
+Acceptor::Loop::Outcome Acceptor::Loop::advanceTls(Pending& pending, Status* why) {
+  const Result<TlsSession::Need> need = pending.tls->handshake();
+  if (!need.isOk()) {
+    *why = need.status();
+    if (why->kind() == Kind::kDisconnected) *why = why->withContext("it left before it proved the job secret");
+    if (why->code() == "secret_mismatch") {
+      *why = Status(Kind::kBadArgument, Scope::kEndpoint, "secret_mismatch",
+                    "the caller does not have the job secret (" + why->message() + "); " + kSecretHint);
+    }
+    return Outcome::kDropped;
+  }
+  pending.tls_wants_write = need.value() == TlsSession::Need::kWrite;
+  if (need.value() != TlsSession::Need::kNothing) return Outcome::kWaiting;
+  Result<std::string> binding = pending.tls->binding();
+  if (!binding.isOk()) {
+    *why = binding.status();
+    return Outcome::kDropped;
+  }
+  pending.handshake.bindTo(std::move(binding).value());
+  pending.stage = Pending::Stage::kFrames;
+  return receiveSome(pending, why);
 }
 
 Acceptor::Loop::Outcome Acceptor::Loop::receiveSome(Pending& pending, Status* why) {
@@ -156,7 +226,7 @@ Acceptor::Loop::Outcome Acceptor::Loop::receiveSome(Pending& pending, Status* wh
       return Outcome::kDropped;
     }
     if (wanted.value() == 0) break;
-    const ssize_t got = ::recv(pending.socket.fd.get(), buffer, wanted.value(), 0);
+    const ssize_t got = pending.stream().receive(buffer, wanted.value());
     if (got < 0 && wouldBlock(errno)) return Outcome::kWaiting;
     if (got <= 0) {
       *why = disconnected(pending.handshake.hasHello() ? "it left after our challenge (another secret or job?)"
@@ -172,13 +242,16 @@ Acceptor::Loop::Outcome Acceptor::Loop::receiveSome(Pending& pending, Status* wh
   pending.sent = 0;
   pending.is_finished = step.is_finished;
   pending.refusal = step.status;
-  return flush(pending, why);
+  const Outcome outcome = flush(pending, why);
+  // A record may hold more than one frame, and the socket would not tell.
+  if (outcome != Outcome::kWaiting || pending.isSending() || !pending.tls || !pending.tls->hasPending()) return outcome;
+  return receiveSome(pending, why);
 }
 
 Acceptor::Loop::Outcome Acceptor::Loop::flush(Pending& pending, Status* why) {
   while (pending.sent < pending.to_send.size()) {
-    const ssize_t sent = ::send(pending.socket.fd.get(), pending.to_send.data() + pending.sent,
-                                pending.to_send.size() - pending.sent, MSG_NOSIGNAL);
+    const ssize_t sent =
+        pending.stream().send(pending.to_send.data() + pending.sent, pending.to_send.size() - pending.sent);
     if (sent < 0 && wouldBlock(errno)) return Outcome::kWaiting;
     if (sent < 0) {
       *why = disconnected("it left during the handshake", errno);

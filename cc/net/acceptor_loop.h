@@ -12,6 +12,8 @@
 #include "net/acceptor.h"
 #include "net/handshake.h"
 #include "net/listener.h"
+#include "net/socket.h"
+#include "net/tls.h"
 #include "net/wakeup.h"
 
 namespace jhetcc::net {
@@ -37,6 +39,12 @@ class Acceptor::Loop {
     size_t sent = 0;
     bool is_finished = false;
     Status refusal;  ///< to_send says why; then it is dropped with this
+    enum class Stage { kFirstByte, kTls, kFrames } stage = Stage::kFirstByte;
+    std::unique_ptr<TlsSession> tls = nullptr;
+    bool tls_wants_write = false;
+
+    bool isSending() const { return sent < to_send.size() || (stage == Stage::kTls && tls_wants_write); }
+    Stream stream() const { return {socket.fd.get(), stage == Stage::kFrames ? tls.get() : nullptr}; }
   };
   enum class Outcome { kWaiting, kDone, kDropped };
 
@@ -47,10 +55,14 @@ class Acceptor::Loop {
   void acceptWaiting(int64_t now_ns);
   bool makeRoom();
   Outcome advance(Pending& pending, Status* why);
+  Outcome answerOtherKind(Pending& pending, std::string answer, const Status& refusal, Status* why);
+  Outcome hearFirstByte(Pending& pending, Status* why);
+  Outcome advanceTls(Pending& pending, Status* why);
   Outcome receiveSome(Pending& pending, Status* why);
   Outcome flush(Pending& pending, Status* why);
   void finish(Pending& pending);
   void drop(const Address& remote, const Status& why);
+  void tell(int64_t now_ns);
 
   AcceptorConfig config_;
   SystemClock system_clock_;
@@ -59,6 +71,10 @@ class Acceptor::Loop {
   Wakeup wakeup_;
   std::list<Pending> pending_;   ///< the loop's thread only; oldest first
   int64_t accept_again_ns_ = 0;  ///< out of descriptors: the listener rests until then
+  static constexpr int64_t kTellNs = 10'000 * kNsPerMs;
+  int64_t tell_again_ns_ = INT64_MIN;  ///< strangers cannot fill a log
+  uint64_t untold_ = 0;
+  std::string last_untold_;
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> epoch_;
 

@@ -27,8 +27,9 @@ Status notConnected(int error) {
 }
 
 /// kDisconnected and kTimeout are worth another try; other kinds are final.
-Result<Fd> openSocket(const Address& address, const Deadline& deadline, const std::optional<Address>& from) {
-  Result<Fd> created = createSocket(address);
+Result<Fd> openSocket(const Address& address, const Deadline& deadline, const std::optional<Address>& from,
+                      const std::string& device) {
+  Result<Fd> created = createSocket(address, device);
   if (!created.isOk()) return created.status();
   Fd fd = std::move(created).value();
   const int on = 1;  // the port is chosen when the peer is known, so that one can serve towards several
@@ -48,8 +49,36 @@ Result<Fd> openSocket(const Address& address, const Deadline& deadline, const st
   return fd;
 }
 
-Status exchange(int fd, ClientHandshake& handshake, const Deadline& deadline) {
-  JHETCC_RETURN_IF_ERROR(sendAll(fd, handshake.hello().data(), handshake.hello().size(), deadline, "handshake"));
+/// A server without TLS answers in our own frames.
+Status whyNoTls(int fd, const Secret& secret) {
+  char begin[kHandshakeHeaderBytes + 3];
+  const ssize_t got = ::recv(fd, begin, sizeof(begin), 0);
+  const std::string_view bytes(begin, got > 0 ? static_cast<size_t>(got) : 0);
+  if (!bytes.starts_with("JHN1")) {
+    return Status(Kind::kBadArgument, Scope::kEndpoint, "not_jhetcc", "the other end does not speak this protocol");
+  }
+  if (isAnswerOfKeyed(bytes)) return tlsDiffers(secret, true);
+  return Status(Kind::kBadArgument, Scope::kEndpoint, "secret_missing",
+                std::string("the other end has no job secret, so it is not trusted; ") + kSecretHint);
+}
+
+Status beginTls(TlsSession& session, int fd, const Secret& secret, const Deadline& deadline) {
+  for (;;) {
+    const Result<TlsSession::Need> need = session.handshake();
+    if (need.status().code() == "not_tls") return whyNoTls(fd, secret);
+    if (!need.isOk() && need.status().kind() == Kind::kBadArgument) {
+      return Status(Kind::kBadArgument, Scope::kEndpoint, "secret_mismatch",
+                    "the other end has a different job secret (" + need.status().message() + "); " + kSecretHint);
+    }
+    if (!need.isOk()) return need.status();
+    if (need.value() == TlsSession::Need::kNothing) return Status::ok();
+    const short events = need.value() == TlsSession::Need::kRead ? POLLIN : POLLOUT;
+    JHETCC_RETURN_IF_ERROR(waitFor(fd, events, deadline, "handshake"));
+  }
+}
+
+Status exchange(const Stream& stream, ClientHandshake& handshake, const Deadline& deadline) {
+  JHETCC_RETURN_IF_ERROR(sendAll(stream, handshake.hello().data(), handshake.hello().size(), deadline, "handshake"));
   std::string received;
   for (;;) {
     const Result<size_t> wanted = bytesWanted(received);
@@ -57,13 +86,13 @@ Status exchange(int fd, ClientHandshake& handshake, const Deadline& deadline) {
     if (wanted.value() > 0) {
       const size_t before = received.size();
       received.resize(before + wanted.value());
-      JHETCC_RETURN_IF_ERROR(receiveAll(fd, received.data() + before, wanted.value(), deadline, "handshake"));
+      JHETCC_RETURN_IF_ERROR(receiveAll(stream, received.data() + before, wanted.value(), deadline, "handshake"));
       continue;
     }
     HandshakeStep step = handshake.onFrame(decodeFrame(received));
     received.clear();
     if (!step.status.isOk()) return step.status;
-    JHETCC_RETURN_IF_ERROR(sendAll(fd, step.reply.data(), step.reply.size(), deadline, "handshake"));
+    JHETCC_RETURN_IF_ERROR(sendAll(stream, step.reply.data(), step.reply.size(), deadline, "handshake"));
     if (step.is_finished) return Status::ok();
   }
 }
@@ -98,8 +127,9 @@ Status pause(int64_t ns, const Deadline& deadline) {
 }  // namespace
 
 Result<Connection> connectOnce(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                               const Deadline& deadline, const std::optional<Address>& from) {
-  Result<Fd> opened = openSocket(address, deadline, from);
+                               const Deadline& deadline, const std::optional<Address>& from, const std::string& device,
+                               const std::shared_ptr<const Tls>& tls) {
+  Result<Fd> opened = openSocket(address, deadline, from, device);
   if (!opened.isOk()) return opened.status();
   Connection connection;
   connection.fd = std::move(opened).value();
@@ -115,14 +145,27 @@ Result<Connection> connectOnce(const Address& address, const Secret& secret, con
   const Result<Nonce> nonce = randomNonce();
   if (!nonce.isOk()) return nonce.status();
   ClientHandshake handshake(secret, mine, wanted_rank, nonce.value());
-  JHETCC_RETURN_IF_ERROR(exchange(connection.fd.get(), handshake, deadline.within(kHandshakeNs)));
+  const Deadline limit = deadline.within(kHandshakeNs);
+  if (tls) {
+    Result<std::unique_ptr<TlsSession>> session = tls->open(connection.fd.get(), Tls::Side::kClient);
+    if (!session.isOk()) return session.status();
+    JHETCC_RETURN_IF_ERROR(beginTls(*session.value(), connection.fd.get(), secret, limit));
+    Result<std::string> binding = session.value()->binding();
+    if (!binding.isOk()) return binding.status();
+    handshake.bindTo(std::move(binding).value());
+    connection.tls = std::move(session).value();
+  }
+  const Status exchanged = exchange(connection, handshake, limit);
+  if (exchanged.code() == "tls_mismatch") return tlsDiffers(secret, false);
+  JHETCC_RETURN_IF_ERROR(exchanged);
   connection.peer = handshake.peer();
   connection.description = describe(connection.peer) + " at " + address.text() + " from " + connection.local.text();
   return connection;
 }
 
 Result<Connection> connect(const Address& address, const Secret& secret, const Identity& mine, int32_t wanted_rank,
-                           const Deadline& deadline, const std::optional<Address>& from) {
+                           const Deadline& deadline, const std::optional<Address>& from,
+                           const std::shared_ptr<const Tls>& tls) {
   const std::string target = std::string("connecting (") + roleName(mine.role) + ") to " +
                              (wanted_rank == kAnyRank ? "" : "rank " + std::to_string(wanted_rank) + " at ") +
                              address.text();
@@ -136,7 +179,7 @@ Result<Connection> connect(const Address& address, const Secret& secret, const I
   int64_t back_off_ns = kBackOffMinNs;
   Status last;
   for (int attempts = 1;; ++attempts) {
-    Result<Connection> connection = connectOnce(address, secret, mine, wanted_rank, deadline, from);
+    Result<Connection> connection = connectOnce(address, secret, mine, wanted_rank, deadline, from, {}, tls);
     if (connection.isOk()) return connection;
     const Kind kind = connection.status().kind();
     const bool is_final = kind != Kind::kDisconnected && kind != Kind::kTimeout && kind != Kind::kAborted;

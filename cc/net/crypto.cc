@@ -14,7 +14,7 @@ Result<std::shared_ptr<const Crypto>> Crypto::load(const std::string& override_p
       "libcrypto (OpenSSL), which authenticates connections by the job secret,",
       override_path,
       {"libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so"},
-      "install OpenSSL (Debian package libssl3), or name the file by JHETCC_LIBCRYPTO",
+      "install OpenSSL (Debian package libssl3)",
   });
   if (!library.isOk()) return library.status();
   Result<void*> hmac = library.value().symbol("HMAC");

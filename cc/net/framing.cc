@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/framing.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 
 #include "base/bytes.h"
 #include "net/socket.h"
+#include "net/tls.h"
 
 namespace jhetcc::net {
 namespace {
@@ -29,14 +28,15 @@ std::string framed(std::string_view message) {
   return writer.take();
 }
 
-Status sendMessage(int fd, std::string_view message, const Deadline& deadline, const std::string& what) {
+Status sendMessage(const Stream& stream, std::string_view message, const Deadline& deadline, const std::string& what) {
   const std::string bytes = framed(message);
-  return sendAll(fd, bytes.data(), bytes.size(), deadline, what);
+  return sendAll(stream, bytes.data(), bytes.size(), deadline, what);
 }
 
-Result<std::string> receiveMessage(int fd, size_t size_max, const Deadline& deadline, const std::string& what) {
+Result<std::string> receiveMessage(const Stream& stream, size_t size_max, const Deadline& deadline,
+                                   const std::string& what) {
   char header[kMessageHeaderBytes];
-  JHETCC_RETURN_IF_ERROR(receiveAll(fd, header, sizeof(header), deadline, what));
+  JHETCC_RETURN_IF_ERROR(receiveAll(stream, header, sizeof(header), deadline, what));
   const size_t size = ByteReader({header, sizeof(header)}).u32();
   if (size > size_max) return tooLong(size, size_max).withContext(what);
   std::string message;
@@ -44,23 +44,24 @@ Result<std::string> receiveMessage(int fd, size_t size_max, const Deadline& dead
     const size_t before = message.size();
     const size_t piece = std::min(size - before, kReadBytes);
     message.resize(before + piece);
-    JHETCC_RETURN_IF_ERROR(receiveAll(fd, message.data() + before, piece, deadline, what));
+    JHETCC_RETURN_IF_ERROR(receiveAll(stream, message.data() + before, piece, deadline, what));
   }
   return message;
 }
 
-Status MessageReader::readSome(int fd, const std::string& what) {
-  for (int i = 0; i < 4; ++i) {
+Status MessageReader::readSome(const Stream& stream, const std::string& what) {
+  for (int i = 0; i < 4 || (stream.tls && stream.tls->hasPending()); ++i) {
     const size_t before = buffer_.size();
     buffer_.resize(before + kReadBytes);
-    const ssize_t got = ::recv(fd, buffer_.data() + before, kReadBytes, 0);
+    const ssize_t got = stream.receive(buffer_.data() + before, kReadBytes);
     const int error = errno;
     buffer_.resize(before + (got > 0 ? static_cast<size_t>(got) : 0));
     if (got == 0) return disconnected(what, 0);
     if (got < 0 && error == EINTR) continue;
     if (got < 0 && (error == EAGAIN || error == EWOULDBLOCK)) return Status::ok();
     if (got < 0) return disconnected(what, error);
-    if (static_cast<size_t>(got) < kReadBytes) return Status::ok();
+    // TLS hands out a record at a time, less than there may be, and the socket would not tell of the rest.
+    if (static_cast<size_t>(got) < kReadBytes && !stream.tls) return Status::ok();
   }
   return Status::ok();
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "net/deadline.h"
+#include "net/socket.h"
 
 namespace jhetcc::net {
 
@@ -15,16 +16,17 @@ constexpr size_t kMessageHeaderBytes = 4;
 /// The message with its length in front. Longer than 4 GiB is a programming error.
 std::string framed(std::string_view message);
 
-Status sendMessage(int fd, std::string_view message, const Deadline& deadline, const std::string& what);
+Status sendMessage(const Stream& stream, std::string_view message, const Deadline& deadline, const std::string& what);
 /// A length above `size_max` is an error before anything is allocated; memory grows only as bytes arrive.
-Result<std::string> receiveMessage(int fd, size_t size_max, const Deadline& deadline, const std::string& what);
+Result<std::string> receiveMessage(const Stream& stream, size_t size_max, const Deadline& deadline,
+                                   const std::string& what);
 
 /// Cuts a non-blocking stream into messages.
 class MessageReader {
  public:
   explicit MessageReader(size_t size_max) : size_max_(size_max) {}
   /// Takes what the socket has now, at most about 256 KiB. An error is final.
-  Status readSome(int fd, const std::string& what);
+  Status readSome(const Stream& stream, const std::string& what);
   /// The next whole message.
   Result<std::optional<std::string>> next();
 

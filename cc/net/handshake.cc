@@ -85,6 +85,31 @@ Status checkInsecure(const Secret& secret, const Address& local, const Address& 
                     " leave this machine and need a job secret, and there is none; " + kSecretHint);
 }
 
+Status tlsDiffers(const Secret& secret, bool is_ours) {
+  if (secret.isNone()) {
+    return Status(Kind::kBadArgument, Scope::kEndpoint, "secret_missing",
+                  std::string("the other end demands the job secret, and this process has none; ") + kSecretHint);
+  }
+  return Status(Kind::kBadArgument, Scope::kEndpoint, "tls_mismatch",
+                std::string(is_ours ? "this process speaks TLS and the other end does not"
+                                    : "the other end speaks TLS and this process does not") +
+                    ": JHETCC_TLS must be the same in every process of the job");
+}
+
+std::string answerToTls(const Secret& secret) {
+  return encodeFrame(HandshakeType::kChallenge,
+                     encodeChallenge({kHandshakeVersion, !secret.isNone(), {}, {}, {}}).substr(0, 3));
+}
+
+bool isAnswerOfKeyed(std::string_view bytes) {
+  return bytes.size() > kHandshakeHeaderBytes + 2 && bytes[kHandshakeHeaderBytes + 2] == kFlagKeyed;
+}
+
+std::string answerToPlain() {
+  // Fatal: handshake failure; and once more, so that it is as long as the beginning of a frame.
+  return {0x15, 3, 3, 0, 2, 2, 40, 0x15, 3, 3, 0, 2, 2, 40};
+}
+
 ClientHandshake::ClientHandshake(Secret secret, Identity mine, int32_t wanted_rank, const Nonce& nonce)
     : secret_(std::move(secret)), mine_(std::move(mine)), wanted_rank_(wanted_rank) {
   hello_body_ = encodeHello({kHandshakeVersion, !secret_.isNone(), nonce, mine_, wanted_rank});
@@ -108,7 +133,7 @@ HandshakeStep ClientHandshake::onChallenge(const std::string& body) {
     return failed("secret_missing",
                   std::string("the other end has no job secret, so it is not trusted; ") + kSecretHint);
   }
-  transcript_ = transcriptOf(hello_body_, std::string_view(body).substr(0, body.size() - sizeof(Mac)));
+  transcript_ = transcriptOf(hello_body_, std::string_view(body).substr(0, body.size() - sizeof(Mac)), binding_);
   const Result<Mac> expected = labelledMac(secret_, "server", transcript_);
   if (!expected.isOk()) return {"", false, expected.status()};
   if (!equalInConstantTime(view(expected.value()), view(challenge->mac))) {
@@ -158,7 +183,7 @@ HandshakeStep ServerHandshake::onHello(const std::string& body) {
     // Only our version is said: the rest of the frame may mean something else there.
     return otherVersion(hello->version, encodeFrame(HandshakeType::kChallenge, challenge.substr(0, 2)));
   }
-  transcript_ = transcriptOf(body, challenge);
+  transcript_ = transcriptOf(body, challenge, binding_);
   const Result<Mac> mac = labelledMac(secret_, "server", transcript_);
   if (!mac.isOk()) return {"", false, mac.status()};
   std::string reply = encodeFrame(HandshakeType::kChallenge, challenge + std::string(view(mac.value())));

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "net/identity.h"
@@ -51,6 +52,8 @@ struct HandshakeStep {
 class ClientHandshake {
  public:
   ClientHandshake(Secret secret, Identity mine, int32_t wanted_rank, const Nonce& nonce);
+  /// Also covered by every MAC: what both ends know of the connection below and nobody else has. Before any frame.
+  void bindTo(std::string binding) { binding_ = std::move(binding); }
   const std::string& hello() const { return hello_frame_; }
   HandshakeStep onFrame(const HandshakeFrame& frame);
   /// Of the server; proven once finished.
@@ -62,7 +65,7 @@ class ClientHandshake {
   Secret secret_;
   Identity mine_, peer_;
   int32_t wanted_rank_;
-  std::string hello_frame_, hello_body_, transcript_;
+  std::string hello_frame_, hello_body_, transcript_, binding_;
   HandshakeType awaited_ = HandshakeType::kChallenge;
 };
 
@@ -70,6 +73,7 @@ class ServerHandshake {
  public:
   /// `mine.epoch`: clients of an earlier epoch are refused as stale.
   ServerHandshake(Secret secret, Identity mine, const Nonce& nonce);
+  void bindTo(std::string binding) { binding_ = std::move(binding); }  ///< as the client's
   HandshakeStep onFrame(const HandshakeFrame& frame);
   bool hasHello() const { return awaited_ != HandshakeType::kHello; }
   /// Of the client; proven once finished.
@@ -82,9 +86,18 @@ class ServerHandshake {
   Identity mine_, peer_;
   Nonce nonce_;
   int32_t wanted_rank_ = kAnyRank;
-  std::string transcript_;
+  std::string transcript_, binding_;
   HandshakeType awaited_ = HandshakeType::kHello;
 };
+
+/// One end speaks TLS, the other does not: what is wrong, as `secret`'s owner sees it, who speaks it or (`is_ours`
+/// false) does not.
+Status tlsDiffers(const Secret& secret, bool is_ours);
+/// What a server without TLS says to a client that speaks it, and the other way round.
+std::string answerToTls(const Secret& secret);
+std::string answerToPlain();
+/// Whether these bytes, the first of an answer, are answerToTls() of a server that has a secret.
+bool isAnswerOfKeyed(std::string_view bytes);
 
 /// A connection without a secret is refused unless both ends are on this machine or the override was given.
 Status checkInsecure(const Secret& secret, const Address& local, const Address& remote);

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "net/handshake.h"
+#include "net/tls.h"
 
 namespace jhetcc::net {
 namespace {
@@ -65,6 +66,10 @@ Result<size_t> bytesWanted(const std::string& received) {
   static const char kMagicBytes[] = {'J', 'H', 'N', '1'};
   const Status not_ours(Kind::kBadArgument, Scope::kEndpoint, "not_jhetcc",
                         "the other end does not speak this protocol");
+  const auto first = static_cast<uint8_t>(received.empty() ? 0 : received[0]);
+  if (first >= kTlsFirstByteMin && first <= kTlsFirstByteMax) {
+    return Status(Kind::kBadArgument, Scope::kEndpoint, "tls_mismatch", "the other end speaks TLS");
+  }
   if (std::memcmp(received.data(), kMagicBytes, std::min<size_t>(received.size(), 4)) != 0) return not_ours;
   if (received.size() < kHandshakeHeaderBytes) return kHandshakeHeaderBytes - received.size();
   ByteReader reader(std::string_view(received).substr(4));
@@ -135,10 +140,11 @@ std::optional<VerdictText> decodeVerdict(std::string_view body) {
   return verdict;
 }
 
-std::string transcriptOf(std::string_view hello, std::string_view challenge_without_mac) {
+std::string transcriptOf(std::string_view hello, std::string_view challenge_without_mac, std::string_view binding) {
   ByteWriter writer;
   writer.text(hello);
   writer.text(challenge_without_mac);
+  if (!binding.empty()) writer.text(binding);
   return writer.take();
 }
 

@@ -45,8 +45,8 @@ struct VerdictText {
 constexpr size_t kVerdictTextMax = 400;
 std::optional<VerdictText> decodeVerdict(std::string_view body);
 
-/// What all MACs cover: both bodies, each behind its length.
-std::string transcriptOf(std::string_view hello, std::string_view challenge_without_mac);
+/// What all MACs cover: both bodies, and the binding where there is one, each behind its length.
+std::string transcriptOf(std::string_view hello, std::string_view challenge_without_mac, std::string_view binding);
 /// `label` separates the directions: "server", "client", "verdict".
 Result<Mac> labelledMac(const Secret& secret, std::string_view label, std::string_view transcript,
                         std::string_view more = {});

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/fd.h"
 #include "net/address.h"
 
 namespace jhetcc::net {
+
+class TlsSession;
 
 enum class Role : uint8_t { kControl = 0, kData = 1 };
 inline const char* roleName(Role role) { return role == Role::kControl ? "control" : "data"; }
@@ -36,6 +39,7 @@ std::string describe(const Identity& identity);
 /// An authenticated, connected, non-blocking socket.
 struct Connection {
   Fd fd;
+  std::shared_ptr<TlsSession> tls;  ///< null: what follows the handshake goes in the clear
   Identity peer;
   Address local, remote;
   std::string description;  ///< "rank 3 of job 'x' (...) at 10.0.0.2:4711 from 10.0.0.1:5000"

@@ -15,16 +15,6 @@
 #include "base/system_text.h"
 
 namespace jhetcc::net {
-namespace {
-
-int prefixLength(const sockaddr* netmask, socklen_t size) {
-  if (netmask == nullptr) return 0;
-  Result<Address> mask = Address::fromNative(netmask, size);
-  if (!mask.isOk()) return 0;
-  int bits = 0;
-  for (char byte : mask.value().ipBytes()) bits += std::popcount(static_cast<unsigned char>(byte));
-  return bits;
-}
 
 bool isInSubnet(const Address& address, const Address& subnet, int prefix_length) {
   const std::string a = address.ipBytes(), b = subnet.ipBytes();
@@ -34,6 +24,17 @@ bool isInSubnet(const Address& address, const Address& subnet, int prefix_length
     if ((a[static_cast<size_t>(bit / 8)] & mask) != (b[static_cast<size_t>(bit / 8)] & mask)) return false;
   }
   return true;
+}
+
+namespace {
+
+int prefixLength(const sockaddr* netmask, socklen_t size) {
+  if (netmask == nullptr) return 0;
+  Result<Address> mask = Address::fromNative(netmask, size);
+  if (!mask.isOk()) return 0;
+  int bits = 0;
+  for (char byte : mask.value().ipBytes()) bits += std::popcount(static_cast<unsigned char>(byte));
+  return bits;
 }
 
 /// One part of a spec: a name, a pattern of names with *, a subnet or an address.

@@ -21,6 +21,7 @@ struct Interface {
 };
 
 Result<std::vector<Interface>> listInterfaces();
+bool isInSubnet(const Address& address, const Address& subnet, int prefix_length);
 /// "lo 127.0.0.1/8 (loopback), eth0 10.0.0.3/24, eth1 10.1.0.3/24 (down)"
 std::string describe(const std::vector<Interface>& interfaces);
 

@@ -10,12 +10,12 @@
 
 namespace jhetcc::net {
 
-Result<Listener> Listener::create(const Address& address) {
+Result<Listener> Listener::create(const Address& address, const std::string& device) {
   if (address.family() == Address::Family::kNone || address.isWildcard()) {
     return Status(Kind::kBadArgument, Scope::kCall, "listen_wildcard",
                   "listening on " + address.text() + " would open every interface; name the address of one");
   }
-  Result<Fd> fd = createSocket(address);
+  Result<Fd> fd = createSocket(address, device);
   if (!fd.isOk()) return fd.status();
   const int on = 1;
   // Connections of an earlier run may linger in TIME_WAIT; a second listener is still refused.

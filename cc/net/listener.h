@@ -17,7 +17,8 @@ struct Accepted {
 class Listener {
  public:
   /// Port 0: the system picks one, address() tells. A wildcard address is refused.
-  static Result<Listener> create(const Address& address);
+  /// `device`: as for createSocket().
+  static Result<Listener> create(const Address& address, const std::string& device = {});
 
   const Address& address() const { return address_; }
   int descriptor() const { return fd_.get(); }

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 
 #include "base/fd.h"
@@ -19,11 +20,37 @@ namespace jhetcc::net {
 namespace {
 
 // Ways within this machine, or through another interface that is asked itself.
-constexpr std::array<std::string_view, 13> kWithin = {"bridge", "openvswitch", "tun",  "wireguard", "dummy",
-                                                      "vxlan",  "geneve",      "gre",  "ip_gre",    "ipip",
+constexpr std::array<std::string_view, 13> kWithin = {"bridge", "openvswitch", "tun",      "wireguard", "dummy",
+                                                      "vxlan",  "geneve",      "gre",      "ip_gre",    "ipip",
                                                       "sit",    "ip6tnl",      "ip_tunnel"};
 
-bool leadsOut(const LinkFacts& facts) { return std::find(kWithin.begin(), kWithin.end(), facts.driver) == kWithin.end(); }
+bool leadsOut(const LinkFacts& facts) {
+  return std::find(kWithin.begin(), kWithin.end(), facts.driver) == kWithin.end();
+}
+
+/// The larger of the interface's own value and the one for all counts.
+bool answersAlone(const std::string& interface) {
+  for (const std::string& name : {std::string("all"), interface}) {
+    std::ifstream file("/proc/sys/net/ipv4/conf/" + name + "/arp_ignore");
+    int value = 0;
+    if (file >> value && value > 0) return true;
+  }
+  return false;
+}
+
+/// NICs of one subnet: each is bound to its interface where that tells them apart.
+void bindNeighbours(std::vector<Nic>* nics, AskLink ask) {
+  for (Nic& nic : *nics) {
+    if (nic.address.isLoopback() || nic.name.empty()) continue;
+    for (const Nic& other : *nics) {
+      if (other.name == nic.name || other.address.family() != nic.address.family()) continue;
+      nic.shares_subnet |= isInSubnet(other.address, nic.address, std::min(nic.prefix_length, other.prefix_length));
+    }
+    if (!nic.shares_subnet) continue;
+    const LinkFacts facts = ask(nic.name);
+    nic.is_bound = facts.may_bind && (facts.answers_alone || nic.address.family() == Address::Family::kIpv6);
+  }
+}
 
 class Choice {
  public:
@@ -94,6 +121,9 @@ LinkFacts linkFacts(const std::string& interface) {
     const uint32_t speed = ethtool_cmd_speed(&link);
     if (speed != 0 && speed != static_cast<uint32_t>(SPEED_UNKNOWN)) facts.mbit_per_s = speed;
   }
+  facts.answers_alone = answersAlone(interface);
+  const auto size = static_cast<socklen_t>(interface.size());
+  facts.may_bind = ::setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, interface.data(), size) == 0;
   return facts;
 }
 
@@ -108,6 +138,7 @@ Result<std::vector<Nic>> chooseNics(const std::string& spec, const Address& towa
   } else {
     addAll(towards, interfaces, ask, &choice);
   }
+  bindNeighbours(&choice.nics, ask);
   return std::move(choice.nics);
 }
 

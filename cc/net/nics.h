@@ -11,16 +11,23 @@
 namespace jhetcc::net {
 
 struct Nic {
-  std::string name;       ///< of its interface
-  Address address;        ///< port 0
-  int prefix_length = 0;  ///< of its subnet
+  std::string name;        ///< of its interface
+  Address address;         ///< port 0
+  int prefix_length = 0;   ///< of its subnet
   int64_t mbit_per_s = 0;  ///< of the link, as its driver says; 0: unknown
+  /// Another NIC here is in its subnet, so that the system's routes do not tell them apart...
+  bool shares_subnet = false;
+  /// ...but sockets that are bound to its interface are: nobody else here answers for its address.
+  bool is_bound = false;
+  std::string device() const { return is_bound ? name : std::string(); }
 };
 
 /// What an interface's driver says of it.
 struct LinkFacts {
-  std::string driver;      ///< "bridge", "veth", "mlx5_core"; empty: it does not say
-  int64_t mbit_per_s = 0;  ///< 0: unknown
+  std::string driver;          ///< "bridge", "veth", "mlx5_core"; empty: it does not say
+  int64_t mbit_per_s = 0;      ///< 0: unknown
+  bool answers_alone = false;  ///< other interfaces do not answer ARP for its addresses (arp_ignore)
+  bool may_bind = false;       ///< this process may bind sockets to it
 };
 LinkFacts linkFacts(const std::string& interface);
 using AskLink = LinkFacts (*)(const std::string& interface);

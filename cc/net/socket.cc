@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/system_text.h"
+#include "net/tls.h"
 
 namespace jhetcc::net {
 namespace {
@@ -24,11 +25,16 @@ Status setOption(int fd, int level, int option, int value, const char* name) {
 
 }  // namespace
 
-Result<Fd> createSocket(const Address& address) {
+Result<Fd> createSocket(const Address& address, const std::string& device) {
   Fd fd(::socket(address.native()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.isOpen()) {
     return Status(Kind::kResource, Scope::kProcess, "socket",
                   "no socket for " + address.text() + ": " + systemText(errno));
+  }
+  const auto size = static_cast<socklen_t>(device.size());
+  if (size > 0 && ::setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, device.data(), size) != 0) {
+    return Status(Kind::kUnavailable, Scope::kEndpoint, "bind",
+                  "cannot bind a socket to interface " + device + ": " + systemText(errno));
   }
   return fd;
 }
@@ -65,15 +71,23 @@ Status disconnected(const std::string& what, int error_number) {
       what + ": " + (error_number == 0 ? std::string("the peer closed the connection") : systemText(error_number)));
 }
 
-Status sendAll(int fd, const void* data, size_t size, const Deadline& deadline, const std::string& what) {
+ssize_t Stream::receive(void* data, size_t size) const {
+  return tls ? tls->receive(data, size) : ::recv(fd, data, size, 0);
+}
+
+ssize_t Stream::send(const void* data, size_t size) const {
+  return tls ? tls->send(data, size) : ::send(fd, data, size, MSG_NOSIGNAL);
+}
+
+Status sendAll(const Stream& stream, const void* data, size_t size, const Deadline& deadline, const std::string& what) {
   const auto* bytes = static_cast<const char*>(data);
   while (size > 0) {
-    const ssize_t sent = ::send(fd, bytes, size, MSG_NOSIGNAL);
+    const ssize_t sent = stream.send(bytes, size);
     if (sent >= 0) {
       bytes += sent;
       size -= static_cast<size_t>(sent);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      JHETCC_RETURN_IF_ERROR(waitFor(fd, POLLOUT, deadline, what));
+      JHETCC_RETURN_IF_ERROR(waitFor(stream.fd, POLLOUT, deadline, what));
     } else if (errno != EINTR) {
       return disconnected(what, errno);
     }
@@ -81,17 +95,17 @@ Status sendAll(int fd, const void* data, size_t size, const Deadline& deadline, 
   return Status::ok();
 }
 
-Status receiveAll(int fd, void* data, size_t size, const Deadline& deadline, const std::string& what) {
+Status receiveAll(const Stream& stream, void* data, size_t size, const Deadline& deadline, const std::string& what) {
   auto* bytes = static_cast<char*>(data);
   while (size > 0) {
-    const ssize_t got = ::recv(fd, bytes, size, 0);
+    const ssize_t got = stream.receive(bytes, size);
     if (got > 0) {
       bytes += got;
       size -= static_cast<size_t>(got);
     } else if (got == 0) {
       return disconnected(what, 0);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      JHETCC_RETURN_IF_ERROR(waitFor(fd, POLLIN, deadline, what));
+      JHETCC_RETURN_IF_ERROR(waitFor(stream.fd, POLLIN, deadline, what));
     } else if (errno != EINTR) {
       return disconnected(what, errno);
     }

@@ -13,6 +13,7 @@
 #include "py/bindings.h"
 #include "runtime/endpoints.h"
 #include "runtime/paths.h"
+#include "transport/verbs/verbs.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -64,13 +65,27 @@ struct Identity {
   int32_t rank;
   uint64_t incarnation;
   net::Identity of(net::Role role, size_t caller_slot = 0, size_t called_slot = 0) const {
-    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot), 0};
+    return {job, role, rank, incarnation, 0, 0, static_cast<uint16_t>(caller_slot), static_cast<uint16_t>(called_slot),
+            0};
   }
 };
 
 net::Secret makeSecret(const std::optional<nb::bytes>& bytes, bool allow_insecure) {
   if (!bytes) return net::Secret::none(allow_insecure);
   return unwrap(net::Secret::create(std::string(bytes->c_str(), bytes->size())));
+}
+
+/// The job's encryption; shared, for it is the same for all its connections.
+struct Encryption {
+  std::shared_ptr<const net::Tls> tls;
+};
+
+Encryption makeEncryption(const net::Secret& secret, const std::string& job) {
+  return {unwrap(net::Tls::create(secret, job))};
+}
+
+std::shared_ptr<const net::Tls> of(const Encryption* encryption) {
+  return encryption == nullptr ? nullptr : encryption->tls;
 }
 
 net::Address firstAddress(const std::string& text) { return unwrap(net::resolve(text)).front(); }
@@ -84,26 +99,28 @@ void addEndpoint(runtime::Process& process, size_t slot, int32_t peer, net::Conn
 
 void bindStore(nb::module_& module) {
   nb::class_<control::StoreServer>(module, "StoreServer")
-      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity) {
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity,
+                       const Encryption* encryption) {
              control::StoreServerConfig config;
+             config.tls = of(encryption);
              config.address = firstAddress(address);
              config.secret = secret;
              config.mine = identity.of(net::Role::kControl);
              return unwrap(control::StoreServer::create(config));
            }),
-           "address"_a, "secret"_a, "identity"_a)
+           "address"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("address", [](const control::StoreServer& server) { return server.address().text(); });
   nb::class_<control::StoreClient>(module, "StoreClient")
-      .def(
-          nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity, double timeout) {
-            const net::Address where = firstAddress(address);
-            // Shared: threads in a vendor's library use it without Python.
-            return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
-              return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl),
-                                                   deadlineIn(timeout));
-            })));
-          }),
-          "address"_a, "secret"_a, "identity"_a, "timeout"_a)
+      .def(nb::new_([](const std::string& address, const net::Secret& secret, const Identity& identity,
+                       const Encryption* encryption, double timeout) {
+             const net::Address where = firstAddress(address);
+             // Shared: threads in a vendor's library use it without Python.
+             return std::shared_ptr<control::StoreClient>(unwrap(waited([&] {
+               return control::StoreClient::connect(where, secret, identity.of(net::Role::kControl),
+                                                    deadlineIn(timeout), net::kAnyRank, of(encryption));
+             })));
+           }),
+           "address"_a, "secret"_a, "identity"_a, "encryption"_a.none(), "timeout"_a)
       .def_prop_ro("local_address", [](const control::StoreClient& client) { return client.localAddress().text(); })
       .def(
           "set_if_absent",
@@ -172,8 +189,9 @@ void bindAcceptor(nb::module_& module) {
       "allow_cma"_a, "timeout"_a, "store"_a, "ended_key"_a);
 }
 
-using NicRow = std::tuple<std::string, std::string, int, int64_t>;  // interface, host, prefix length, Mbit/s or 0
-using PathRow = std::tuple<int, size_t, std::string>;               // tier, own NIC, where the peer listens
+// interface, host, prefix length, Mbit/s or 0, whether it shares its subnet, whether it is bound to its interface
+using NicRow = std::tuple<std::string, std::string, int, int64_t, bool, bool>;
+using PathRow = std::tuple<int, size_t, std::string, bool>;  // tier, own NIC, where the peer listens, by verbs
 // slot, peer, peer's process, incarnation and slot, whether we call, paths
 using PairRow = std::tuple<size_t, int32_t, int32_t, uint64_t, size_t, bool, std::vector<PathRow>>;
 
@@ -181,18 +199,24 @@ std::vector<NicRow> chooseNics(const std::string& interface, const std::string& 
   const net::Address local = unwrap(net::Address::fromHost(towards, 0));
   std::vector<NicRow> rows;
   for (const net::Nic& nic : unwrap(net::chooseNics(interface, local, unwrap(net::listInterfaces())))) {
-    rows.emplace_back(nic.name, nic.address.host(), nic.prefix_length, nic.mbit_per_s);
+    rows.emplace_back(nic.name, nic.address.host(), nic.prefix_length, nic.mbit_per_s, nic.shares_subnet, nic.is_bound);
   }
   return rows;
 }
 
+std::string rdmaDevice(const std::string& host) {
+  return unwrap(transport::verbs::deviceOf(unwrap(net::Address::fromHost(host, 0))));
+}
+
 std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const net::Secret& secret,
-                                          const Identity& identity) {
+                                          const Identity& identity, const Encryption* encryption) {
   runtime::PathsOptions options;
   options.secret = secret;
   options.mine = identity.of(net::Role::kData);
-  for (const auto& [name, host, prefix_length, mbit_per_s] : nics) {
-    options.nics.push_back({name, unwrap(net::Address::fromHost(host, 0)), prefix_length, mbit_per_s});
+  options.tls = of(encryption);
+  for (const auto& [name, host, prefix_length, mbit_per_s, shares_subnet, is_bound] : nics) {
+    const net::Address address = unwrap(net::Address::fromHost(host, 0));
+    options.nics.push_back({name, address, prefix_length, mbit_per_s, shares_subnet, is_bound});
   }
   return unwrap(runtime::Paths::create(std::move(options)));
 }
@@ -203,8 +227,8 @@ void connectPaths(const std::shared_ptr<runtime::Paths>& paths, runtime::Process
   std::vector<runtime::PairPlan> plans;
   for (const auto& [slot, peer, peer_process, peer_incarnation, peer_slot, is_caller, path_rows] : rows) {
     runtime::PairPlan plan{slot, peer, peer_process, peer_incarnation, peer_slot, is_caller, {}};
-    for (const auto& [tier, nic, remote] : path_rows) {
-      plan.paths.push_back({tier, nic, unwrap(net::Address::parse(remote))});
+    for (const auto& [tier, nic, remote, is_verbs] : path_rows) {
+      plan.paths.push_back({tier, nic, unwrap(net::Address::parse(remote)), is_verbs});
     }
     plans.push_back(std::move(plan));
   }
@@ -214,19 +238,24 @@ void connectPaths(const std::shared_ptr<runtime::Paths>& paths, runtime::Process
 }
 
 void bindPaths(nb::module_& module) {
-  module.def("choose_nics", &chooseNics, "interface"_a, "towards"_a,
-             "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0) each.");
+  module.def(
+      "choose_nics", &chooseNics, "interface"_a, "towards"_a,
+      "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether "
+      "it shares its subnet, whether sockets are bound to its interface) each.");
+  module.def("rdma_device", &rdmaDevice, "host"_a,
+             "The RDMA device of this local address, tried out; an error says why not.");
   nb::class_<runtime::Paths>(module, "Paths")
-      .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a)
+      .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("addresses",
                    [](const runtime::Paths& paths) {
                      std::vector<std::string> texts;
                      for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
                      return texts;
                    })
-      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
-           "each path.")
+      .def(
+          "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
+          "whether by verbs) of each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }
@@ -240,6 +269,7 @@ void bindNet(nb::module_& module) {
              return Identity{std::move(job), process_id, incarnation};
            }),
            "job"_a, "process_id"_a, "incarnation"_a);
+  nb::class_<Encryption>(module, "Encryption").def(nb::new_(&makeEncryption), "secret"_a, "job"_a);
   bindStore(module);
   bindAcceptor(module);
   bindPaths(module);

@@ -108,7 +108,7 @@ void Bundle::transmit() {
     acknowledged_ = expected_order_ - 1;
     unacknowledged_bytes_ = 0;
     if (message.was_sent) path.status.resent_bytes += message.bytes.size();
-    message.was_sent = true;
+    message.was_sent = is_answer_due_ = true;
     ++sent_;
   }
 }
@@ -224,6 +224,7 @@ bool Bundle::sendStripe(Path& path, uint64_t number, Offered& offer) {
   path.under_way.push_back({next_stripe_++, number, bytes, index});
   path.under_way_bytes += bytes;
   ++path.given;
+  is_answer_due_ = true;
   pending_bytes_ -= bytes;
   return true;
 }

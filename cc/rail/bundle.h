@@ -41,7 +41,12 @@ class Bundle final : public transport::Endpoint {
   void addPath(const PathInfo& info, std::unique_ptr<transport::Endpoint> endpoint, const Status& why = Status());
   /// A lost path is connected anew. The side that connected says so first; the other hears it, and may not know yet
   /// that the path was lost.
-  void reopenPath(uint16_t path, std::unique_ptr<transport::Endpoint> endpoint, bool connected_here);
+  void reopenPath(uint16_t path, std::unique_ptr<transport::Endpoint> endpoint, bool connected_here,
+                  const std::string& remote = "");
+  /// No path leads to the peer itself, or none of them is answered, and no third rank passes on yet what is said (which
+  /// is one more path, kRelayPath).
+  bool needsRelay() const;
+  bool hasDirectPath() const;
   /// The system says that it does not work, or that nobody listens at its other end (code "refused"): then, if no path
   /// is left, the peer is gone.
   void failPath(uint16_t path, const Status& why);
@@ -128,8 +133,9 @@ class Bundle final : public transport::Endpoint {
   void finishIfWhole(uint64_t number);
   void badFrame(Path& path, const std::string& what);
 
-  // bundle_paths.cc: which paths there are
-  Path* find(uint16_t path);
+  // bundle_paths.cc: which paths there are; bundle_polls.cc: looks, probes, sleep
+  Path* find(uint16_t path) const;
+  Path* findOrRelay(uint16_t path);
   void choosePrimary();
   void forget(Path& path);
   void report(Path& path, uint32_t generation);
@@ -146,7 +152,7 @@ class Bundle final : public transport::Endpoint {
   void onOpen(Path& path, uint32_t generation);
   void probe(Path& path, int64_t now_ns);
   bool sendPlain(Path& path, uint8_t what, uint32_t index);
-  bool needsLooks(int64_t now_ns);
+  bool needsLooks() const;
 
   std::string description_;
   const Clock& clock_;
@@ -157,6 +163,7 @@ class Bundle final : public transport::Endpoint {
   transport::EventSink* sink_ = nullptr;  ///< during a poll
   int64_t next_look_ns_ = 0;
   int64_t no_path_since_ns_ = -1;
+  bool is_answer_due_ = false;  ///< something was sent since the last look, or was not answered then
   Status broken_;
   bool peer_said_goodbye_ = false;
 

@@ -19,6 +19,10 @@ struct PathInfo {
   std::string local, remote;
 };
 
+/// Of every bundle whose ranks may reach each other by a third one.
+constexpr uint16_t kRelayPath = 0xFFFF;
+constexpr int kRelayTier = 0xFF;
+
 enum class PathState : uint8_t {
   kLost,
   kSettling,  ///< it came back, and has to show that it stays
@@ -58,6 +62,8 @@ constexpr size_t kTakenRemembered = 4 * kStripesPerPath;
 struct Path {
   PathStatus status;
   std::unique_ptr<transport::Endpoint> endpoint;  ///< null: lost
+  bool was_up = false;                            ///< ever
+  int64_t silent_ns = 0;                          ///< as last looked at: how long the peer's host has not answered
   bool is_opening = false;   ///< the side that connected has not spoken yet: its generation is not known
   int64_t reported = -1;     ///< the last generation whose end the peer was told
   bool is_full = false;      ///< took no more, until the next poll

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/rail.h"
 
+#include "rail/bundle.h"
+
 namespace jhetcc::rail {
 namespace {
 // A peer that takes no control message for this long a queue is not listening; newer news replaces older.
 constexpr size_t kControlBacklogMax = 4096;
 }  // namespace
 
-Rail::Rail(int32_t peer, std::unique_ptr<transport::Endpoint> endpoint) : peer_(peer), endpoint_(std::move(endpoint)) {}
+Rail::Rail(int32_t peer, std::unique_ptr<transport::Endpoint> endpoint)
+    : peer_(peer), endpoint_(std::move(endpoint)), bundle_(dynamic_cast<Bundle*>(endpoint_.get())) {}
+
+bool Rail::isDirect() const { return !isBroken() && (!bundle_ || bundle_->hasDirectPath()); }
 
 void Rail::peerSaidGoodbye() {
   left_ = true;

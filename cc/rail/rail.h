@@ -12,6 +12,8 @@
 
 namespace jhetcc::rail {
 
+class Bundle;
+
 class Rail {
  public:
   Rail(int32_t peer, std::unique_ptr<transport::Endpoint> endpoint);
@@ -39,6 +41,10 @@ class Rail {
   /// Control messages (and the endpoint's own output) still on their way out.
   bool hasOutput() const { return !isBroken() && (!control_.empty() || endpoint_->wantsWrite()); }
   transport::Endpoint& endpoint() { return *endpoint_; }
+  /// Where the pair has several paths; else null.
+  Bundle* bundle() const { return bundle_; }
+  /// The peer's host is there, and not by way of a third rank.
+  bool isDirect() const;
 
  private:
   struct Control {
@@ -50,6 +56,7 @@ class Rail {
 
   const int32_t peer_;
   std::unique_ptr<transport::Endpoint> endpoint_;
+  Bundle* const bundle_;
   std::deque<Control> control_;
   Status broken_;
   bool left_ = false;

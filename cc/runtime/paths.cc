@@ -41,8 +41,17 @@ Status Paths::Loop::listen() {
   for (const net::Nic& nic : options_.nics) {
     net::AcceptorConfig config;
     config.address = nic.address;
+    config.device = nic.device();
+    if (nic.shares_subnet && !nic.is_bound) {
+      JHETCC_LOG(
+          kWarn, "rail",
+          "NIC " + net::describe({nic}) + " shares its subnet with another one here, and the system may send by one " +
+              "what belongs to the other. With net.ipv4.conf.all.arp_ignore=1 and arp_announce=2 on all hosts, " +
+              "each is used for itself");
+    }
     config.secret = options_.secret;
     config.mine = options_.mine;
+    config.tls = options_.tls;
     config.on_connection = [this](net::Connection connection) { arrived(std::move(connection)); };
     Result<std::unique_ptr<net::Acceptor>> acceptor = net::Acceptor::create(std::move(config));
     if (!acceptor.isOk()) return acceptor.status();
@@ -207,12 +216,11 @@ void Paths::Loop::warnOfMissing() const {
     if (missing == 0) continue;
     const Route& one = routes_[route];
     const net::Nic& nic = options_.nics[one.nic];
-    const std::string text =
-        "no connection between " + net::describe({nic}) + " here and " + one.remote.host() + " of process " +
-        std::to_string(one.peer_process) + ": " +
-        (why.isOk() ? (is_caller ? "no answer yet" : "it did not call") : why.message()) + "; " +
-        (missing == 1 ? "that path begins" : std::to_string(missing) + " paths begin") +
-        " as lost, and it is tried on. JHETCC_INTERFACE names the NICs to be used";
+    const std::string text = "no connection between " + net::describe({nic}) + " here and " + one.remote.host() +
+                             " of process " + std::to_string(one.peer_process) + ": " +
+                             (why.isOk() ? (is_caller ? "no answer yet" : "it did not call") : why.message()) + "; " +
+                             (missing == 1 ? "that path begins" : std::to_string(missing) + " paths begin") +
+                             " as lost, and it is tried on. JHETCC_INTERFACE names the NICs to be used";
     if (tier == 0) JHETCC_LOG(kWarn, "rail", text);
     if (tier != 0) JHETCC_LOG(kInfo, "rail", text);
   }
@@ -223,13 +231,17 @@ std::unique_ptr<transport::Endpoint> Paths::Loop::bundleOf(size_t number) {
   Pair& pair = pairs_[number];
   const std::string names = "rank " + std::to_string(process_->runner(pair.plan.slot).worldRank()) + " -> rank " +
                             std::to_string(pair.plan.peer);
+  const auto isVerbs = [](const PathPlan& path) { return path.is_verbs; };
+  const bool is_verbs = std::any_of(pair.plan.paths.begin(), pair.plan.paths.end(), isVerbs);
   auto bundle = std::make_unique<rail::Bundle>(
-      "tcp " + names + " over " + std::to_string(pair.paths.size()) + " paths", process_->clock(), rail::BundleOptions{});
+      (is_verbs ? "verbs " : "tcp ") + names + " over " + std::to_string(pair.paths.size()) + " paths",
+      process_->clock(), rail::BundleOptions{});
   for (size_t k = 0; k < pair.paths.size(); ++k) {
     Path& path = pair.paths[k];
     const net::Nic& nic = options_.nics[path.plan.nic];
     const std::string local = nic.name + (nic.name.empty() ? "" : " ") + nic.address.host();
-    bundle->addPath({static_cast<uint16_t>(k), path.plan.tier, local, path.plan.remote.host()}, std::move(path.endpoint), path.why);
+    bundle->addPath({static_cast<uint16_t>(k), path.plan.tier, local, path.plan.remote.host()},
+                    std::move(path.endpoint), path.why);
   }
   return bundle;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tcp paths between this process's ranks and those of other processes: connected at the start, and again whenever
+// The tcp and verbs paths between this process's ranks and those of other processes: connected at the start, and again whenever
 // one is lost, for as long as the job lives. Any thread; its own thread is described in docs/threads.md.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "net/identity.h"
 #include "net/nics.h"
 #include "net/secret.h"
+#include "net/tls.h"
 #include "runtime/endpoints.h"
 
 namespace jhetcc::runtime {
@@ -21,6 +22,7 @@ struct PathPlan {
   int tier = 0;         ///< 0: aligned NICs, used together; 1: crossed ones, used where no path of tier 0 is left
   size_t nic = 0;       ///< of this process
   net::Address remote;  ///< where the other process listens for it
+  bool is_verbs = false;  ///< both NICs are RDMA devices', too; the connection then only joins them
 };
 
 /// All paths between a local rank and a rank of another process. One process of the two calls, whatever is lost later.
@@ -37,9 +39,10 @@ struct PairPlan {
 struct PathsOptions {
   net::Secret secret = net::Secret::none();
   net::Identity mine;
-  std::vector<net::Nic> nics;  ///< one listening socket each
-  int64_t patience_ns = 3'000 * kNsPerMs;  ///< at the start, for paths of tier 0 beyond the first of a pair
-  int64_t spare_patience_ns = 500 * kNsPerMs;  ///< then, for those of tier 1
+  std::shared_ptr<const net::Tls> tls = nullptr;  ///< set: all paths are encrypted
+  std::vector<net::Nic> nics;                     ///< one listening socket each
+  int64_t patience_ns = 3'000 * kNsPerMs;         ///< at the start, for paths of tier 0 beyond the first of a pair
+  int64_t spare_patience_ns = 500 * kNsPerMs;     ///< then, for those of tier 1
 };
 
 class Paths {

@@ -73,11 +73,12 @@ int64_t Paths::Loop::launchDue() {
   size_t under_way = attempts_.size();
   for (size_t i = 0; i < pairs_.size(); ++i) {
     Pair& pair = pairs_[i];
-    if (!pair.plan.is_caller || pair.is_over || (phase_ == Phase::kRunning && !pair.bundle)) continue;
+    if (pair.is_over || (phase_ == Phase::kRunning && !pair.bundle)) continue;
     for (size_t k = 0; k < pair.paths.size(); ++k) {
       Path& path = pair.paths[k];
       Route& route = routes_[path.route];
       if (path.state != Path::State::kLost || path.is_refused_for_good || !nics_[route.nic].isOk()) continue;
+      if (!pair.plan.is_caller && !route.asks_for_call) continue;
       if (route.next_ns > now_ns) {
         next_ns = std::min(next_ns, route.next_ns);
       } else if ((route.is_proven || route.under_way == 0) && under_way < kAttemptsMax) {
@@ -127,13 +128,14 @@ void Paths::Loop::launch(Place place) {
   attempt.identity.path = static_cast<uint16_t>(place.path);
   attempt.identity.caller_slot = static_cast<uint16_t>(plan.slot);
   attempt.identity.called_slot = static_cast<uint16_t>(plan.peer_slot);
-  if (phase_ == Phase::kRunning) attempt.identity.generation = ++path.generation;
+  if (phase_ == Phase::kRunning && plan.is_caller) attempt.identity.generation = ++path.generation;
   const int64_t limit_ns = std::clamp(2 * route.back_off_ns, kAttemptMinNs, kAttemptMaxNs);
-  const auto call = [this, &attempt, limit_ns, remote = route.remote, from = options_.nics[route.nic].address,
+  const auto call = [this, &attempt, limit_ns, remote = route.remote, nic = options_.nics[route.nic],
                      wanted = plan.peer_process] {
-    const net::Deadline deadline = net::Deadline::after(clock_, limit_ns, [this] { return stop_.load(); });
-    Result<net::Connection> result =
-        net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline, from);
+    const net::Deadline deadline =
+        net::Deadline::after(clock_, limit_ns, [this, &attempt] { return stop_.load() || attempt.is_outdated.load(); });
+    Result<net::Connection> result = net::connectOnce(remote, options_.secret, attempt.identity, wanted, deadline,
+                                                      nic.address, nic.device(), options_.tls);
     std::lock_guard lock(mutex_);
     attempt.result = std::move(result);
     wakeup_.signal();
@@ -174,6 +176,11 @@ void Paths::Loop::takeResults() {
       --route.under_way;
       route.is_proven = true;
       route.next_ns = 0;
+      if (!pairs_[attempt.place.pair].plan.is_caller) {  // the wish was heard; that is all it is for
+        route.asks_for_call = false;
+        if (at(attempt.place).state == Path::State::kConnecting) at(attempt.place).state = Path::State::kLost;
+        continue;
+      }
     }
     adopt(attempt.place, std::move(result).value(), attempt.identity.generation);
   }
@@ -186,13 +193,13 @@ void Paths::Loop::takeFailure(const Attempt& attempt, const Status& why) {
     std::lock_guard lock(mutex_);
     Path& path = at(attempt.place);
     Route& route = routes_[path.route];
-    path.state = Path::State::kLost;
+    if (path.state == Path::State::kConnecting) path.state = Path::State::kLost;
     path.why = why;
     path.is_refused_for_good = is_final && phase_ == Phase::kStarting;
     --route.under_way;
     route.is_proven = false;
     backOff(route);
-    bundle = pairs_[attempt.place.pair].bundle;
+    if (pairs_[attempt.place.pair].plan.is_caller) bundle = pairs_[attempt.place.pair].bundle;
     changed_.notify_all();
   }
   if (!bundle || stop_.load()) return;
@@ -224,7 +231,8 @@ void Paths::Loop::takeArrivals() {
     arrivals.swap(arrivals_);
   }
   for (net::Connection& connection : arrivals) {
-    const std::optional<Place> place = placeOf(connection.peer);
+    if (takeWish(connection.peer)) continue;
+    const std::optional<Place> place = placeOf(connection.peer, false);
     if (place) {
       const uint32_t generation = connection.peer.generation;
       adopt(*place, std::move(connection), generation);
@@ -234,11 +242,30 @@ void Paths::Loop::takeArrivals() {
   }
 }
 
-std::optional<Paths::Loop::Place> Paths::Loop::placeOf(const net::Identity& caller) const {
+/// A process that is always called says that it is back on this path: it is called at once.
+bool Paths::Loop::takeWish(const net::Identity& other) {
+  const std::optional<Place> place = placeOf(other, true);
+  if (!place) return false;
+  std::lock_guard lock(mutex_);
+  tryAtOnce(at(*place).route);
+  return true;
+}
+
+/// Under the lock.
+void Paths::Loop::tryAtOnce(size_t number) {
+  routes_[number].back_off_ns = routes_[number].next_ns = 0;
+  for (Attempt& attempt : attempts_) {
+    if (at(attempt.place).route == number) attempt.is_outdated.store(true);
+  }
+}
+
+/// The path that another process means; `is_caller_here`: of those that this one connects.
+std::optional<Paths::Loop::Place> Paths::Loop::placeOf(const net::Identity& caller, bool is_caller_here) const {
   for (size_t i = 0; i < pairs_.size(); ++i) {
     const PairPlan& plan = pairs_[i].plan;
-    if (!plan.is_caller && plan.peer_process == caller.rank && plan.peer_incarnation == caller.incarnation &&
-        plan.slot == caller.called_slot && plan.peer_slot == caller.caller_slot && caller.path < plan.paths.size()) {
+    if (plan.is_caller == is_caller_here && plan.peer_process == caller.rank &&
+        plan.peer_incarnation == caller.incarnation && plan.slot == caller.called_slot &&
+        plan.peer_slot == caller.caller_slot && caller.path < plan.paths.size()) {
       return Place{i, caller.path};
     }
   }
@@ -248,7 +275,9 @@ std::optional<Paths::Loop::Place> Paths::Loop::placeOf(const net::Identity& call
 /// A connection takes its path's place; one that comes too late for that is closed, and its caller tries again.
 void Paths::Loop::adopt(Place place, net::Connection connection, uint32_t generation) {
   const PairPlan& plan = pairs_[place.pair].plan;
-  auto endpoint = tcpEndpoint(*process_, plan.slot, plan.peer, std::move(connection), endpoint_);
+  auto endpoint = plan.paths[place.path].is_verbs
+                      ? verbsEndpoint(*process_, plan.slot, plan.peer, std::move(connection))
+                      : tcpEndpoint(*process_, plan.slot, plan.peer, std::move(connection), endpoint_);
   if (!endpoint.isOk()) JHETCC_LOG(kWarn, "rail", endpoint.status().message());
   rail::Bundle* bundle = nullptr;
   bool was_up = false;
@@ -265,6 +294,7 @@ void Paths::Loop::adopt(Place place, net::Connection connection, uint32_t genera
     }
     path.generation = generation;
     path.state = Path::State::kUp;
+    routes_[path.route].asks_for_call = false;
     path.up_since_ns = clock_.nowNs();
     path.why = Status();
     if (is_start) path.endpoint = std::move(endpoint).value();
@@ -292,9 +322,11 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   record.index = status.generation;
   record.bytes = status.resent_bytes;
   process_->trace().recorder->write(record);
-  JHETCC_LOG(kWarn, "rail", "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
-                                status.info.local + " -> " + status.info.remote + ") " + status.last_event);
-  if (!is_lost) return;
+  JHETCC_LOG(kWarn, "rail",
+             "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
+                 status.info.local + " -> " + status.info.remote + ") " + status.last_event);
+  // A path by a third rank is none of this table's.
+  if (!is_lost || place.path >= pairs_[place.pair].paths.size()) return;
   std::lock_guard lock(mutex_);
   Path& path = at(place);
   Route& route = routes_[path.route];
@@ -316,9 +348,10 @@ void Paths::Loop::lookAtLinks() {
       std::lock_guard lock(mutex_);
       was_ok = nics_[nic].isOk();
       nics_[nic] = state;
-      for (Route& route : routes_) {
-        if (route.nic != nic || was_ok || !state.isOk()) continue;
-        route.back_off_ns = route.next_ns = 0;
+      for (size_t route = 0; route < routes_.size(); ++route) {
+        if (routes_[route].nic != nic || was_ok || !state.isOk()) continue;
+        routes_[route].asks_for_call = true;
+        tryAtOnce(route);
       }
     }
     if (!state.isOk() && was_ok) failAll(nic, state);
@@ -328,14 +361,19 @@ void Paths::Loop::lookAtLinks() {
   }
 }
 
+/// Where no other NIC joins two ranks, their connections are left to TCP: it may outlive a moment without a link.
 void Paths::Loop::failAll(size_t nic, const Status& why) {
   std::vector<Place> lost;
   {
     std::lock_guard lock(mutex_);
     for (size_t i = 0; i < pairs_.size(); ++i) {
-      if (!pairs_[i].bundle) continue;
-      for (size_t k = 0; k < pairs_[i].paths.size(); ++k) {
-        if (pairs_[i].paths[k].plan.nic == nic) lost.push_back({i, k});
+      const std::vector<Path>& paths = pairs_[i].paths;
+      const auto isElsewhere = [&](const Path& path) {
+        return path.state == Path::State::kUp && nics_[path.plan.nic].isOk();
+      };
+      if (!pairs_[i].bundle || std::none_of(paths.begin(), paths.end(), isElsewhere)) continue;
+      for (size_t k = 0; k < paths.size(); ++k) {
+        if (paths[k].plan.nic == nic) lost.push_back({i, k});
       }
     }
   }

@@ -37,8 +37,8 @@ class Paths::Loop {
     size_t route = 0;
     uint32_t generation = 0;  ///< of the newest connection here or tried; 0 at the start only
     int64_t up_since_ns = 0;
-    Status why;                     ///< why the last attempt failed, or the path was lost
-    bool is_refused_for_good = false;  ///< another attempt would end alike
+    Status why;                                     ///< why the last attempt failed, or the path was lost
+    bool is_refused_for_good = false;               ///< another attempt would end alike
     std::unique_ptr<transport::Endpoint> endpoint;  ///< at the start, until its pair is made
   };
   struct Pair {
@@ -53,6 +53,7 @@ class Paths::Loop {
     net::Address remote;
     int32_t peer_process;
     bool is_proven = false;
+    bool asks_for_call = false;  ///< the NIC is back here, and the other process is the one that calls
     int under_way = 0;
     int64_t next_ns = 0;
     int64_t back_off_ns = 0;
@@ -63,6 +64,7 @@ class Paths::Loop {
   struct Attempt {
     Place place;
     net::Identity identity;
+    std::atomic<bool> is_outdated{false};  ///< the link came back since: another one will be faster
     std::optional<Result<net::Connection>> result;
     std::thread thread;
   };
@@ -86,10 +88,12 @@ class Paths::Loop {
   void takeResults();
   void takeFailure(const Attempt& attempt, const Status& why);
   void takeArrivals();
-  std::optional<Place> placeOf(const net::Identity& caller) const;
+  std::optional<Place> placeOf(const net::Identity& caller, bool is_caller_here) const;
+  bool takeWish(const net::Identity& other);
   void adopt(Place place, net::Connection connection, uint32_t generation);
   bool isOver(size_t pair);
   void backOff(Route& route);
+  void tryAtOnce(size_t route);
   void lookAtLinks();
   void failAll(size_t nic, const Status& why);
   Path& at(Place place) { return pairs_[place.pair].paths[place.path]; }
@@ -108,8 +112,8 @@ class Paths::Loop {
   SeededRandom jitter_;  ///< the thread's
   std::atomic<bool> stop_{false};
 
-  /// Guards what follows. Taken under a runner's lock (a path is lost), so nobody who holds it enters an engine. Plans do
-  /// not change once made.
+  /// Guards what follows. Taken under a runner's lock (a path is lost), so nobody who holds it enters an engine. Plans
+  /// do not change once made.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   enum class Phase { kBefore, kStarting, kMaking, kRunning } phase_ = Phase::kBefore;

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "runtime/paths.h"
+#include "transport/tcp/tcp.h"
 
 namespace jhetcc::runtime {
 namespace {
@@ -33,6 +34,11 @@ Result<std::shared_ptr<Process>> Process::create(const RunnerOptions& options, c
   process->trace_.recorder = std::move(recorder).value();
   for (size_t slot = 0; slot < world_ranks.size(); ++slot) {
     process->runners_.push_back(std::make_unique<Runner>(world_ranks[slot], options, process->clock_, process->trace_));
+    process->runners_.back()->withEngine([](engine::Engine& engine) {
+      engine.useRelays([](Fd socket, const std::string& text) {
+        return transport::tcp::create(std::move(socket), transport::tcp::Options{}, text);
+      });
+    });
     process->slot_of_ordinal_[ordinals[slot]] = static_cast<int32_t>(slot);
   }
   return process;

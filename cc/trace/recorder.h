@@ -30,8 +30,8 @@ enum class EventKind : uint16_t {
   kWaitFinished,
   kSleep,  ///< a progress thread goes to sleep
   kWake,
-  kConnected,     ///< argument: path
-  kDisconnected,  ///< argument: path
+  kConnected,     ///< a path is back; argument: its number, step: the peer, index: how often it was connected anew
+  kDisconnected,  ///< it was lost; the same
   kSuspected,     ///< argument: Kind of the cause
   kVerdict,       ///< argument: number of lost members
   kShrunk,        ///< argument: new epoch

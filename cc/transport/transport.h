@@ -17,6 +17,7 @@ enum class FrameType : uint8_t {
   kControl = 3,  ///< a message of the control plane (abort, probes, shrink), payload inline
   kGoodbye = 4,  ///< the peer closes on purpose; no more frames follow
   kRail = 5,     ///< a message of a rail of several paths, payload inline; it wraps one of the others
+  kRelay = 6,    ///< bytes between two other ranks, or one of them and this one; payload inline
   // 0x80 and above belong to the transports themselves and never reach a sink
 };
 
@@ -45,7 +46,7 @@ constexpr uint64_t kRailBytesMax = kInlineBytesMax + sizeof(FrameHeader);
 
 inline bool isInline(FrameType type) {
   return type == FrameType::kData || type == FrameType::kControl || type == FrameType::kGoodbye ||
-         type == FrameType::kRail;
+         type == FrameType::kRail || type == FrameType::kRelay;
 }
 inline uint64_t inlineLimit(FrameType type) { return type == FrameType::kRail ? kRailBytesMax : kInlineBytesMax; }
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joining a job, communicators, raw calls; see README.md of this room.
 
-The core is loaded with the first use of ``init``, ``status`` or ``Communicator``: the launcher and the commands use secrets and detection without it.
+The core is loaded with the first use of ``init``, ``status`` or ``Communicator``: the launcher and the commands use secrets and detection
+without it.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLo
 from jhetcc.planner import Capabilities
 from jhetcc.topology.values import spans
 from jhetcc.world import library
+from jhetcc.world.connecting import Connections
 from jhetcc.world.detect import Launch, refuse_loopback, split_address
 from jhetcc.world.members import Local, Member, describe
-from jhetcc.world.nics import Nic, ways
 
 __all__ = ["Rendezvous"]
 
@@ -58,9 +58,10 @@ class Rendezvous:
         job = options.job or launch.job or "job"
         self._secret = _core.Secret(secret, options.allow_insecure)
         self._identity = _core.Identity(job, launch.process_id, self.incarnation)
-        self._unix: Any = None  # the acceptor of processes on this host
-        self._paths: Any = None  # to those on others
+        self._encryption = _core.Encryption(self._secret, job) if secret is not None and options.tls != "off" else None
+        self._connections: Any = None
         self._me: Member | None = None
+        self._in_the_way: _EarlierWorldError | None = None
         self._has_finished = False
         self._has_failed = False
 
@@ -71,7 +72,7 @@ class Rendezvous:
         """Process 0 listens; an address still held by the job's previous world is asked again until it is free."""
         while True:
             try:
-                self._server = _core.StoreServer(self._coordinator, self._secret, self._identity)
+                self._server = _core.StoreServer(self._coordinator, self._secret, self._identity, self._encryption)
                 return
             except Error as error:
                 if self._left() <= 0 or isinstance(error, BadArgumentError):
@@ -101,6 +102,7 @@ class Rendezvous:
             try:
                 return self._gather_once(own)
             except _EarlierWorldError as error:
+                self._in_the_way = error
                 if self._left() <= 0:
                     raise
                 if time.monotonic() >= next_word:
@@ -121,8 +123,12 @@ class Rendezvous:
     def _gather_once(self, own: Local) -> list[Member]:
         launch = self.launch
         try:
-            self._client = _core.StoreClient(self._coordinator, self._secret, self._identity, self._left())
+            self._client = _core.StoreClient(
+                self._coordinator, self._secret, self._identity, self._encryption, self._left()
+            )
         except OperationTimeoutError as error:
+            if self._in_the_way is not None:  # this attempt had no time left
+                raise self._in_the_way from None
             raise OperationTimeoutError(
                 f"process {launch.process_id} of {launch.num_processes} found no coordinator at {launch.coordinator} within "
                 f"init_timeout = {self._timeout:g} s: {error}. Is process 0 started, and is this its address? ({launch.source})",
@@ -210,24 +216,15 @@ class Rendezvous:
         return len(self._client.list("ready/", _CALL_SECONDS)) == self.launch.num_processes
 
     def _describe(self, own: Local) -> Member:
-        launch, options = self.launch, self.options
-        chosen = _core.choose_nics(options.interface or "", split_address(self._client.local_address)[0])
-        self._paths = _core.Paths(chosen, self._secret, self._identity)
-        self._unix = _core.Acceptor(f"unix:@jhetcc-{os.getpid()}-{self.incarnation:x}", self._secret, self._identity)
-        ports = [split_address(address)[1] for address in self._paths.addresses]
-        nics = tuple(
-            Nic(name, host.partition("%")[0], port, length, rate)
-            for (name, host, length, rate), port in zip(chosen, ports, strict=True)
-        )
-        why = f"JHETCC_INTERFACE={options.interface}" if options.interface else "chosen here; JHETCC_INTERFACE names others"
-        _log.info("NICs: %s (%s)", ", ".join(str(nic) for nic in nics), why)
+        local = split_address(self._client.local_address)[0]
+        self._connections = Connections(self.options, self._secret, self._identity, self._encryption, local)
         return describe(
             own,
-            options,
-            process_id=launch.process_id,
+            self.options,
+            process_id=self.launch.process_id,
             incarnation=self.incarnation,
-            unix_address=self._unix.address,
-            nics=nics,
+            unix_address=self._connections.unix_address,
+            nics=self._connections.nics,
         )
 
     def _get(self, key: str) -> str:
@@ -296,79 +293,9 @@ class Rendezvous:
                 )
 
     def connect(self, process: Any, members: list[Member], first_rank: list[int]) -> None:
-        """Makes an endpoint for every pair of a local and another rank.
-
-        Pairs of processes on one host are taken in one order everywhere, so that no two wait for each other; of others, the process with
-        the higher number calls, on all their paths at once.
-        """
+        """Makes an endpoint for every pair of a local and another rank."""
         me = members[self.launch.process_id]
-        for a in range(me.ranks):
-            for b in range(a + 1, me.ranks):
-                process.add_local_pair(a, b)
-        pairs: list[tuple] = []
-        for other in members:
-            if other.process_id == me.process_id:
-                continue
-            use_unix = me.host_key == other.host_key and self.options.transport != "tcp"
-            if self.options.transport == "shm" and not use_unix:
-                raise BadArgumentError(
-                    f"transport=shm, but process {other.process_id} is on another host ({other.place}); unset JHETCC_TRANSPORT",
-                    code="bad_option",
-                    scope="process",
-                )
-            paths = () if use_unix else self._paths_to(me, other)
-            low, high = (me, other) if me.process_id < other.process_id else (other, me)
-            for a in range(low.ranks):
-                for b in range(high.ranks):
-                    local, remote = (a, b) if low is me else (b, a)
-                    peer = first_rank[other.process_id] + remote
-                    if use_unix:
-                        self._connect_shm(process, me, other, local, remote, peer)
-                    else:
-                        whose = (other.process_id, other.incarnation, remote, high is me)
-                        pairs.append((local, peer, *whose, paths))
-        if not pairs:
-            return
-        try:
-            self._paths.connect(process, pairs, self.options.tcp_congestion or "", self._left(), self._client, "failed")
-        except Error as error:
-            other = members[error.ranks[0]] if error.ranks else None
-            raise self._unconnected(me, other, error) from None
-
-    def _paths_to(self, me: Member, other: Member) -> list[tuple[int, int, str]]:
-        """Tier, own NIC and the other's address of every path between the ranks of two processes, by number."""
-        is_low = me.process_id < other.process_id
-        low, high = (me, other) if is_low else (other, me)
-        found = []
-        for way in ways(
-            low.nics, high.nics, same_host=me.host_key == other.host_key, per_nic=self.options.paths_per_nic
-        ):
-            own, remote = (way.low, way.high) if is_low else (way.high, way.low)
-            found.append((way.tier, own, other.nics[remote].address_from(me.nics[own])))
-        return found
-
-    def _connect_shm(self, process: Any, me: Member, other: Member, local: int, remote: int, peer: int) -> None:
-        common = {
-            "process": process, "slot": local, "peer": peer, "peer_process": other.process_id, "peer_slot": remote,
-            "allow_cma": self.options.cma != "off", "timeout": self._left(), "store": self._client, "ended_key": "failed",
-        }  # fmt: skip
-        try:
-            if me.process_id < other.process_id:
-                _core.accept_endpoint(self._unix, **common)
-            else:
-                _core.connect_endpoint(other.unix_address, self._secret, self._identity, **common)
-        except Error as error:
-            raise self._unconnected(me, other, error) from None
-
-    def _unconnected(self, me: Member, other: Member | None, error: Error) -> Error:
-        self._raise_if_ended()
-        them = f"process {other.process_id} ({other.place})" if other else "the others"
-        return type(error)(
-            f"process {me.process_id} ({me.place}) and {them} do not connect: {error}",
-            code="init_timeout" if isinstance(error, OperationTimeoutError) else error.code,
-            scope="process",
-            ranks=(other.process_id,) if other else (),
-        )
+        self._connections.connect(process, me, members, first_rank, self._client, self._left, self._raise_if_ended)
 
     def finish(self) -> None:
         """Returns when every process has all its endpoints: from then on operations may start."""
@@ -378,9 +305,7 @@ class Rendezvous:
             self._client.will("", "", _CALL_SECONDS)
             self._go_on()
         self._has_finished = True
-        self._unix = None
-        if not self._paths.has_several:  # nothing will be connected anew
-            self._paths.stop()
+        self._connections.finish()
 
     def _go_on(self) -> None:
         """Says that this process needs the store no longer to learn how ``init()`` ends."""
@@ -418,10 +343,8 @@ class Rendezvous:
                 if len(self._client.list("gone on/", _CALL_SECONDS)) >= here:
                     break
                 time.sleep(_POLL_SECONDS)
-        self._unix = None
-        if self._paths is not None:
-            self._paths.stop()
-        self._paths = None
+        if self._connections is not None:
+            self._connections.close()
         self._client = None
         self._server = None
 

@@ -45,7 +45,7 @@ def find(options: Options, coordinator: str | None, argument: str | None = None)
       The secret, or None where none is needed: a lone process, a coordinator on loopback, or ``JHETCC_ALLOW_INSECURE``.
 
     Raises:
-      BadArgumentError: a way was used but does not give a secret, or none was used and one is needed.
+      BadArgumentError: a way was used but does not give a secret, or none was used and one is needed, also where ``JHETCC_TLS=all``.
     """
     if argument is not None:
         return _checked(argument.encode(), "argument secret")
@@ -56,6 +56,12 @@ def find(options: Options, coordinator: str | None, argument: str | None = None)
     if options.secret is not None:
         return _checked(options.secret.encode(), "JHETCC_SECRET")
     if coordinator is None or options.allow_insecure or is_loopback(split_address(coordinator)[0]):
+        if coordinator is not None and options.tls == "all":
+            raise _refusal(
+                "JHETCC_TLS=all encrypts by a key that is made from the job's secret, and the job has none. Make one with "
+                "`jhetcc secret --output FILE` and set JHETCC_SECRET_FILE=FILE in every process, or unset JHETCC_TLS.",
+                "no_secret",
+            )
         return None
     raise _refusal(
         f"the job has no secret, and its coordinator {coordinator} is not loopback: anybody who reaches it could join. Make one with "

@@ -112,8 +112,8 @@ class World:
             for a in range(self.local_count):
                 for b in range(a + 1, self.local_count):
                     self.process.add_local_pair(a, b)
-        watched = (self._aborts, self._dump) if self.options.trace_dir else ()
-        self._logs = LogPump(Answering(status), *watched)
+        answering = Answering(status) if meeting else None
+        self._logs = LogPump(answering, self._aborts, self._dump) if self.options.trace_dir else LogPump(answering)
         self.process.start()
         if meeting and own_library is not None:
             mine_of = next(cluster.ranks for cluster in clusters if self.first_rank in cluster.ranks)

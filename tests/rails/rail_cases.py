@@ -10,6 +10,7 @@ import numpy as np
 from process_worker import hear, here, say
 
 import jhetcc
+from jhetcc.world.rendezvous import Rendezvous
 
 WORDS = 1 << 18  # 1 MiB a collective: several stripes
 DEADLINE_S = 60.0
@@ -76,6 +77,10 @@ def both_used(comm, peer, since=None):
     )
 
 
+def are_lost(comm, peer, numbers):
+    return lambda: all(states(comm, peer)[k] == "lost" for k in numbers)
+
+
 def case_paths(comm):
     """What paths there are once all of tier 0 have carried bytes."""
     peer = 1 - comm.rank
@@ -120,7 +125,7 @@ def case_link(address, key, options, rounds):
         said = [paths_to(comm, peer)]
         say(("working", said[0]))
         hit = hear()
-        turn = work_until(comm, lambda: all(paths_to(comm, peer)[k]["state"] == "lost" for k in hit), turn)
+        turn = work_until(comm, are_lost(comm, peer, hit), turn)
         said.append(paths_to(comm, peer))
         turn = work_until(comm, lambda: True, turn, at_least=20)
         said.append(paths_to(comm, peer))
@@ -132,6 +137,7 @@ def case_link(address, key, options, rounds):
         told.append(said)
     log = [event for event in comm._world.process.records() if event["event"] in ("connected", "disconnected")]
     aborts = comm.status()["counters"]["aborts"]
+    comm.barrier()
     comm.close()
     return told, log, aborts
 
@@ -146,3 +152,42 @@ def case_join(address, key, options):
     comm.barrier()
     comm.close()
     return found, seconds
+
+
+def case_start(address, key):
+    """Joins beside a link that flaps from the moment on when both have chosen their NICs; works once it rests."""
+    kept = Rendezvous.connect
+
+    def connect(self, *arguments):
+        say("connecting")
+        hear()
+        kept(self, *arguments)
+
+    Rendezvous.connect = connect
+    try:
+        comm = joined(address, key)
+    finally:
+        Rendezvous.connect = kept
+    say("joined")
+    hear()
+    work_until(comm, lambda: all(state == "healthy" for state in states(comm, 1 - comm.rank)[:2]))
+    used = paths_to(comm, 1 - comm.rank)[:2]
+    comm.barrier()
+    comm.close()
+    return used
+
+
+def case_third(address, key):
+    """Three ranks; the test cuts all links between ranks 0 and 1."""
+    comm = joined(address, key)
+    turn = work_until(comm, lambda: True, at_least=5)
+    say("working")
+    hear()
+    peer = 1 - comm.rank
+    turn = work_until(comm, lambda: comm.rank == 2 or "lost" in states(comm, peer)[0], turn)
+    work_until(comm, lambda: True, turn, at_least=20)
+    found = paths_to(comm, peer) if comm.rank < 2 else []
+    aborts = comm.status()["counters"]["aborts"]
+    comm.barrier()
+    comm.close()
+    return found, aborts

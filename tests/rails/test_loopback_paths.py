@@ -2,14 +2,16 @@
 """Several addresses of loopback as NICs: striping, connections that end, NICs that cannot be reached at the start."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
-from process_worker import hear, here, say
+from process_worker import hear, here, say, until_error
 from processes import environment
-from rail_cases import case_closed_connections, case_paths, close_sockets, exact, paths_to, work_until
+from rail_cases import both_used, case_closed_connections, case_paths, close_sockets, exact, paths_to, work_until
 
 import jhetcc
 from jhetcc.world import report
@@ -18,6 +20,10 @@ from jhetcc.world.nics import Nic
 
 def options(*hosts, **more):
     return {"JHETCC_TRANSPORT": "tcp", "JHETCC_INTERFACE": ",".join(hosts)} | more
+
+
+def carried(path):
+    return path["sent_bytes"] + path["received_bytes"]
 
 
 TWO = options("127.0.0.2", "127.0.0.3")
@@ -64,10 +70,10 @@ def test_connections_that_end_are_made_anew(pools):
     for outcome in outcomes:
         hit, before, lost, after, aborts = outcome.get()
         assert 1 in hit and len(hit) == 2 and aborts == 0
-        assert before[1]["sent_bytes"] > 0
+        assert carried(before[1]) > 0
         assert all(lost[k]["losses"] == 1 and lost[k]["last_event"] for k in hit)
         assert [path["losses"] for path in after] == [int(k in hit) for k in range(4)]
-        assert after[1]["sent_bytes"] > lost[1]["sent_bytes"]
+        assert carried(after[1]) > carried(lost[1])
 
 
 def case_of_several_ranks(comm, host):
@@ -88,12 +94,12 @@ def test_each_pair_of_local_ranks_has_its_own_paths(pools):
         assert all(losses > 0 for losses in outcome.get()), outcome.value
 
 
-def case_unreachable(per_process):
+def case_unreachable(wrong, timeout=20):
     """Process 1 is told a wrong port for some of process 0's NICs, which it calls."""
     kept = Nic.address_from
-    Nic.address_from = lambda self, own: "127.0.0.1:9" if self.host in per_process else kept(self, own)
+    Nic.address_from = lambda self, own: "127.0.0.1:9" if self.host in wrong else kept(self, own)
     try:
-        comm = jhetcc.init(**here() | {"timeout": 20})
+        comm = jhetcc.init(**here() | {"timeout": timeout})
     finally:
         Nic.address_from = kept
     work_until(comm, lambda: True, at_least=5)
@@ -115,10 +121,48 @@ def test_a_nic_that_cannot_be_reached_at_the_start(pools):
 
 
 def test_no_path_at_all_is_an_error(pools):
-    running = pools(1, 1).start(case_unreachable, ["127.0.0.2", "127.0.0.3"], world=False, options=TWO)
+    running = pools(1, 1).start(case_unreachable, ["127.0.0.2", "127.0.0.3"], 3, world=False, options=TWO)
     for outcome in running.finish():
         with pytest.raises(jhetcc.Error):
             outcome.get()
+
+
+def case_until_lost(comm):
+    turn = work_until(comm, both_used(comm, 1 - comm.rank))
+    say("working")
+    error, seconds = until_error(lambda: exact(comm, turn, True))
+    return type(error).__name__, error.ranks, seconds
+
+
+def test_a_peer_that_is_killed_is_lost_at_once(pools):
+    """No path is waited for where every one is closed by the peer's host."""
+    running = pools(1, 1).start(case_until_lost, options=TWO)
+    running.expect(0, 1, word="working")
+    begun = time.monotonic()
+    running.signal(1, signal.SIGKILL)
+    (survivor,) = running.finish(0)
+    assert survivor.get()[:2] == ("PeerLostError", (1,))
+    assert time.monotonic() - begun < 5
+
+
+def case_stopped(comm):
+    peer = 1 - comm.rank
+    turn = work_until(comm, both_used(comm, peer))
+    say("working")
+    stop = time.monotonic() + 4
+    work_until(comm, lambda: time.monotonic() > stop, turn)
+    return [path["losses"] for path in paths_to(comm, peer)], comm.status()["counters"]["aborts"]
+
+
+def test_a_peer_that_is_stopped_is_no_lost_path(pools):
+    """Its host goes on answering; nothing is moved, nothing is lost."""
+    running = pools(1, 1).start(case_stopped, options=TWO)
+    running.expect(0, 1, word="working")
+    running.signal(1, signal.SIGSTOP)
+    running.linger(2)
+    running.signal(1, signal.SIGCONT)
+    for outcome in running.finish():
+        assert outcome.get() == ([0] * 4, 0)
 
 
 def case_report(comm):

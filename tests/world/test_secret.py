@@ -108,3 +108,13 @@ def test_missing_secret_names_the_ways():
     ):
         assert needle in str(caught.value)
     assert caught.value.code == "no_secret"
+
+
+def test_encryption_of_everything_needs_a_secret():
+    local = "127.0.0.1:5000"
+    assert secret.find(options(TLS="control"), local) is None
+    assert secret.find(options(TLS="all"), None) is None
+    assert secret.find(options(TLS="all", SECRET=TEXT), local) == TEXT.encode()
+    with pytest.raises(BadArgumentError, match="JHETCC_TLS=all") as caught:
+        secret.find(options(TLS="all"), local)
+    assert caught.value.code == "no_secret"

@@ -232,4 +232,34 @@ TEST_CASE("tcp: an offer withdrawn in the middle of a frame keeps the stream in 
   CHECK(pair.b_status.isOk());
 }
 
+TEST_CASE("tls: a frame said again, changed, or made up by somebody between breaks the endpoint and is never seen") {
+  for (const char* what : {"again", "changed", "made up"}) {
+    CAPTURE(what);
+    std::pair<Fd, Fd> wire;
+    EndpointPair ends = makeTlsPair(&wire);
+    Recorder events;
+    const auto poll = [&](Endpoint& endpoint) { return endpoint.poll(events); };
+    REQUIRE(ends.first->send(dataHeader(1, 0), nullptr).value());
+    REQUIRE(poll(*ends.first).isOk());
+    char bytes[1000];
+    const ssize_t got = recv(wire.second.get(), bytes, sizeof bytes, MSG_PEEK);
+    REQUIRE(got > static_cast<ssize_t>(sizeof(FrameHeader)));
+    CHECK(std::string_view(bytes, static_cast<size_t>(got)).find(std::string(8, 0)) == std::string_view::npos);
+    REQUIRE(poll(*ends.second).isOk());
+    REQUIRE(events.frames.size() == 1);
+    if (*what == 'c') bytes[got - 1] ^= 1;
+    const FrameHeader header = dataHeader(2, 0);
+    const bool is_made_up = *what == 'm';
+    const void* said = is_made_up ? static_cast<const void*>(&header) : bytes;
+    const size_t size = is_made_up ? sizeof header : static_cast<size_t>(got);
+    REQUIRE(write(wire.first.get(), said, size) == static_cast<ssize_t>(size));
+    Status status;
+    const int64_t deadline_ns = systemClock().nowNs() + 10'000 * kNsPerMs;
+    while (status.isOk() && systemClock().nowNs() < deadline_ns) status = poll(*ends.second);
+    CHECK(status.kind() == Kind::kDisconnected);
+    CHECK_MESSAGE(status.message().find("Bad message") != std::string::npos, status.message());
+    CHECK(events.frames.size() == 1);
+  }
+}
+
 }  // namespace jhetcc::transport::conformance

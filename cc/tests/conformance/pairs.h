@@ -3,12 +3,14 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <thread>
 
 #include "conformance/harness.h"
+#include "net/tls.h"
 #include "rail/bundle.h"
 #include "transport/shm/shm.h"
 #include "transport/sim/sim.h"
@@ -116,6 +118,29 @@ class TcpPair : public Pair {
   TcpPair() : Pair(makeTcpPair()) {}
 };
 
+/// Both ends of a connection whose ends proved a secret by TLS. `wire`: copies of both sockets, for whoever sits
+/// between.
+inline EndpointPair makeTlsPair(std::pair<Fd, Fd>* wire = nullptr) {
+  static const net::Secret secret = net::Secret::create("a secret for tests only").value();
+  static const std::shared_ptr<const net::Tls> tls = net::Tls::create(secret, "job").value();
+  auto [client, server] = connectLoopback();
+  for (const Fd* fd : {&client, &server}) REQUIRE(fcntl(fd->get(), F_SETFL, O_NONBLOCK) == 0);
+  if (wire) *wire = {Fd(::dup(client.get())), Fd(::dup(server.get()))};
+  std::shared_ptr<net::TlsSession> a = tls->open(client.get(), net::Tls::Side::kClient).value();
+  std::shared_ptr<net::TlsSession> b = tls->open(server.get(), net::Tls::Side::kServer).value();
+  for (bool is_done = false; !is_done;) {
+    is_done = a->handshake().value() == net::TlsSession::Need::kNothing;
+    is_done = b->handshake().value() == net::TlsSession::Need::kNothing && is_done;
+  }
+  auto first = tcp::create(std::move(client), {}, "rank 0 -> rank 1", std::move(a));
+  auto second = tcp::create(std::move(server), {}, "rank 1 -> rank 0", std::move(b));
+  return {std::move(first).value(), std::move(second).value()};
+}
+class TlsPair : public Pair {
+ public:
+  TlsPair() : Pair(makeTlsPair()) {}
+};
+
 /// Three paths as one endpoint.
 inline EndpointPair makeBundles(const std::function<EndpointPair()>& make, const Clock& clock) {
   auto a = std::make_unique<rail::Bundle>("rank 0 -> rank 1", clock, rail::BundleOptions{});
@@ -142,7 +167,12 @@ class RailSimPair : public Pair {
       : Pair(makeBundles([&] { return made->connect(0, 1); }, made->clock())), network(std::move(made)) {}
 };
 
-#define JHETCC_TRANSPORTS \
-  SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, RailTcpPair, RailSimPair
-
 }  // namespace jhetcc::transport::conformance
+
+#ifdef JHETCC_TEST_LAB  // the lab's program: the same suite on real adapters
+#include "lab/verbs_pairs.h"
+#else
+#define JHETCC_TRANSPORTS \
+  SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair, RailTcpPair, RailSimPair
+#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair, RailTcpPair
+#endif

@@ -30,19 +30,28 @@ Deadline inSeconds(int64_t seconds, std::function<bool()> cancelled = {}) {
 net::Secret secret() { return must(net::Secret::create("a secret for tests only")); }
 net::Identity identity(int32_t rank) { return {"job", net::Role::kControl, rank, 7, 0, 0}; }
 
-std::unique_ptr<StoreServer> server(const net::Address& address = must(net::Address::fromHost("127.0.0.1", 0))) {
-  return must(StoreServer::create({address, secret(), identity(0), nullptr}));
+std::shared_ptr<const net::Tls> tls() { return must(net::Tls::create(secret(), "job")); }
+
+std::unique_ptr<StoreServer> server(const net::Address& address = must(net::Address::fromHost("127.0.0.1", 0)),
+                                    const std::shared_ptr<const net::Tls>& with = tls()) {
+  return must(StoreServer::create({address, secret(), identity(0), nullptr, with}));
 }
-std::unique_ptr<StoreClient> client(const StoreServer& server, int32_t rank) {
-  return must(StoreClient::connect(server.address(), secret(), identity(rank), inSeconds(10)));
+std::unique_ptr<StoreClient> client(const StoreServer& server, int32_t rank,
+                                    const std::shared_ptr<const net::Tls>& with = tls()) {
+  return must(StoreClient::connect(server.address(), secret(), identity(rank), inSeconds(10), net::kAnyRank, with));
+}
+net::Connection raw(const StoreServer& server) {
+  return must(net::connect(server.address(), secret(), identity(9), 0, inSeconds(10), std::nullopt, tls()));
 }
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST_CASE("set, get, list, add, set-if-absent, over TCP and a unix name") {
-  for (const net::Address& address : {must(net::Address::fromHost("127.0.0.2", 0)),
-                                      must(net::Address::unixName("jhetcc-store-" + std::to_string(::getpid())))}) {
-    auto store = server(address);
-    auto a = client(*store, 0), b = client(*store, 1);
+TEST_CASE("set, get, list, add, set-if-absent, over TCP and a unix name, with TLS and without") {
+  const net::Address tcp = must(net::Address::fromHost("127.0.0.2", 0));
+  const net::Address unix_name = must(net::Address::unixName("jhetcc-store-" + std::to_string(::getpid())));
+  for (const auto& [address, with] :
+       {std::pair(tcp, tls()), {unix_name, tls()}, {tcp, nullptr}, {unix_name, nullptr}}) {
+    auto store = server(address, with);
+    auto a = client(*store, 0, with), b = client(*store, 1, with);
     CHECK(a->server().rank == 0);
     CHECK(!must(b->tryGet("k", inSeconds(5))).has_value());
     CHECK(a->set("k", std::string("zero \0 byte", 11), inSeconds(5)).isOk());
@@ -156,17 +165,17 @@ TEST_CASE("a caller that asks for much and reads late gets it all, and does not 
   auto good = client(*store, 0);
   const std::string large(kStoreValueBytesMax, 'v');
   CHECK(good->set("large", large, inSeconds(20)).isOk());
-  net::Connection slow = must(net::connect(store->address(), secret(), identity(9), 0, inSeconds(10)));
+  net::Connection slow = raw(*store);
   constexpr uint64_t kRequests = 24;
   const int little = 64 * 1024;  // so that the system does not hold the replies for the caller
   REQUIRE(::setsockopt(slow.fd.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little)) == 0);
   std::string requests;
   for (uint64_t id = 1; id <= kRequests; ++id)
     requests += net::framed(encodeRequest({id, StoreOp::kGet, 0, "large", ""}));
-  CHECK(net::sendAll(slow.fd.get(), requests.data(), requests.size(), inSeconds(5), "test").isOk());
+  CHECK(net::sendAll(slow, requests.data(), requests.size(), inSeconds(5), "test").isOk());
   CHECK(must(good->get("large", inSeconds(20))) == large);
   for (uint64_t id = 1; id <= kRequests; ++id) {
-    const std::string reply = must(net::receiveMessage(slow.fd.get(), kStoreReplyMax, inSeconds(20), "test"));
+    const std::string reply = must(net::receiveMessage(slow, kStoreReplyMax, inSeconds(20), "test"));
     CHECK(ByteReader(reply).u64() == id);
     CHECK(reply.size() > kStoreValueBytesMax);
   }
@@ -186,7 +195,7 @@ TEST_CASE("the server goes: waits and later calls end at once and say so") {
   waiter.join();
   CHECK(a->set("k", "v", inSeconds(60)).code() == "store_gone");
   CHECK(StoreClient::connect(must(net::Address::parse(address)), secret(), identity(1),
-                             Deadline::after(kClock, 50 * kNsPerMs))
+                             Deadline::after(kClock, 50 * kNsPerMs), net::kAnyRank, tls())
             .status()
             .code() == "connect_timeout");
 }
@@ -195,14 +204,15 @@ TEST_CASE("authenticated nonsense costs the caller its connection and nobody els
   auto store = server();
   auto good = client(*store, 0);
   for (const std::string& bytes : {std::string("\xff\xff\xff\xff", 4), net::framed("not a request"), net::framed("")}) {
-    net::Connection bad = must(net::connect(store->address(), secret(), identity(9), 0, inSeconds(10)));
-    CHECK(net::sendAll(bad.fd.get(), bytes.data(), bytes.size(), inSeconds(5), "test").isOk());
+    net::Connection bad = raw(*store);
+    CHECK(net::sendAll(bad, bytes.data(), bytes.size(), inSeconds(5), "test").isOk());
     char byte;
-    CHECK(net::receiveAll(bad.fd.get(), &byte, 1, inSeconds(10), "test").kind() == Kind::kDisconnected);
+    CHECK(net::receiveAll(bad, &byte, 1, inSeconds(10), "test").kind() == Kind::kDisconnected);
   }
   CHECK(good->set("k", "v", inSeconds(5)).isOk());
-  const Status other = StoreClient::connect(store->address(), must(net::Secret::create("quite another secret")),
-                                            identity(1), inSeconds(10))
+  const net::Secret wrong = must(net::Secret::create("quite another secret"));
+  const Status other = StoreClient::connect(store->address(), wrong, identity(1), inSeconds(10), net::kAnyRank,
+                                            must(net::Tls::create(wrong, "job")))
                            .status();
   CHECK(other.code() == "secret_mismatch");
 }

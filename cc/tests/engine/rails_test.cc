@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "all_well.h"
 #include "rail/bundle.h"
+#include "transport/tcp/tcp.h"
 
 using namespace jhetcc;
 using namespace jhetcc::engine;
@@ -34,11 +36,31 @@ class Job {
 
  public:
   bool may_reopen = true;
+  int64_t reopen_after_ns = kMs;
   Job(uint64_t seed, int ranks, int paths, const transport::sim::Options& options = {})
       : simulation(ranks, seed, options, {}, [this, paths](transport::sim::Network& network, int a, int b) {
           return join(network, a, b, paths);
         }) {}
 
+  void useRelays() {
+    for (int rank = 0; rank < simulation.size(); ++rank) {
+      simulation.rank(rank).engine->useRelays(
+          [](Fd socket, const std::string& text) { return transport::tcp::create(std::move(socket), {}, text); });
+    }
+  }
+  void cutAll(int a, int b) {
+    for (int path = 0; path < static_cast<int>(pair(a, b).link.size()); ++path) cut(a, b, path);
+  }
+  void holdAll(int a, int b, int64_t for_ns) {
+    for (int path = 0; path < static_cast<int>(pair(a, b).link.size()); ++path) hold(a, b, path, for_ns);
+  }
+  /// How the lower of two ranks reaches the other when no path does.
+  std::optional<rail::PathStatus> relayed(int a, int b) {
+    for (const rail::PathStatus& path : pair(a, b).ends[0]->paths()) {
+      if (path.info.path == rail::kRelayPath) return path;
+    }
+    return std::nullopt;
+  }
   void cut(int a, int b, int path) { simulation.network.cut(a, b, pair(a, b).link[static_cast<size_t>(path)]); }
   void hold(int a, int b, int path, int64_t for_ns) {
     const int link = pair(a, b).link[static_cast<size_t>(path)];
@@ -102,7 +124,7 @@ class Job {
     left->watch([this, &network, a, b](const rail::PathStatus& path) {
       if (path.state != rail::PathState::kLost || !may_reopen) return;
       const int number = path.info.path;
-      network.at(network.clock().nowNs() + kMs, [this, a, b, number] { reopen(a, b, number); });
+      network.at(network.clock().nowNs() + reopen_after_ns, [this, a, b, number] { reopen(a, b, number); });
     });
     return {std::move(left), std::move(right)};
   }
@@ -231,4 +253,58 @@ TEST_CASE("two ranks without any path between them: one clear end, in time") {
     CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
   }
   CHECK(failed > 80);  // some jobs are over before
+}
+
+TEST_CASE("two ranks without any path between them go on by a third one") {
+  uint64_t relayed = 0, back = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    const int size = 3 + static_cast<int>(seed % 3);
+    Job job(seed, size, 2, slowEnough(seed));
+    job.may_reopen = seed % 2 == 0;
+    job.reopen_after_ns = 30 * kMs;
+    job.useRelays();
+    const int group = job.simulation.makeGroup("world", firstRanks(size));
+    askSome(job, group, 40);
+    const bool is_held = seed % 4 == 1;
+    job.simulation.network.at(job.simulation.draw(3 * kMs), [&job, is_held] {
+      if (is_held) {
+        job.holdAll(0, 1, 100 * kMs);  // nobody is told
+      } else {
+        job.cutAll(0, 1);
+      }
+    });
+    if (seed % 3 == 0) {  // and the third one loses a path, too
+      job.simulation.network.at(job.simulation.draw(8 * kMs), [&job] { job.cut(0, 2, 0); });
+    }
+    job.simulation.run(20'000 * kMs, 300 * kMs);
+    checkAllWell(job.simulation);
+    const auto path = job.relayed(0, 1);
+    relayed += path && path->sent_bytes + path->received_bytes > 0;
+    back += path && path->last_event.find("not needed") != std::string::npos;
+  }
+  CHECK(relayed > 80);
+  CHECK(back > 10);
+}
+
+TEST_CASE("the third one dies: another takes its place, or it ends in time") {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    const int size = 4;
+    Job job(seed, size, 2, slowEnough(seed));
+    job.may_reopen = false;
+    job.useRelays();
+    const int pairs = job.simulation.makeGroup("pair", {0, 1});
+    askSome(job, pairs, 20);
+    job.simulation.network.at(job.simulation.draw(3 * kMs), [&job] { job.cutAll(0, 1); });
+    job.simulation.network.at(20 * kMs + job.simulation.draw(20 * kMs), [&job] { job.simulation.kill(2); });
+    if (seed % 4 == 3) job.simulation.network.at(60 * kMs, [&job] { job.simulation.kill(3); });
+    job.simulation.run(20'000 * kMs, 1000 * kMs);
+    if (seed % 4 == 3) {
+      job.simulation.check();
+      CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
+    } else {
+      checkAllWell(job.simulation);
+    }
+  }
 }

@@ -11,26 +11,20 @@ namespace {
 Address at(const char* host) { return must(Address::fromHost(host, 0)); }
 
 LinkFacts facts(const std::string& name) {
-  if (name == "docker0") return {"bridge", 0};
+  if (name == "docker0") return {"bridge"};
   if (name == "tun0") return {"tun", 10};
   if (name == "eth1") return {"mlx5_core", 25'000};
-  return {"", 0};
+  return {};
 }
 
 const std::vector<Interface>& machine() {
   static const std::vector<Interface> interfaces = {
-      {"lo", at("127.0.0.1"), 8, true, true, true},
-      {"eth0", at("10.0.0.3"), 24, true, true, false},
-      {"eth0", at("10.0.0.4"), 24, true, true, false},
-      {"eth1", at("169.254.7.7"), 16, true, true, false},
-      {"eth1", at("10.1.0.3"), 24, true, true, false},
-      {"eth2", at("10.2.0.3"), 24, true, false, false},
-      {"eth3", at("169.254.8.8"), 16, true, true, false},
-      {"docker0", at("172.17.0.1"), 16, true, true, false},
-      {"tun0", at("10.9.0.1"), 24, true, true, false},
-      {"lo", at("::1"), 128, true, true, true},
-      {"eth0", at("fd00::3"), 64, true, true, false},
-      {"eth1", at("fe80::7%1"), 64, true, true, false},
+      {"lo", at("127.0.0.1"), 8, true, true, true},       {"eth0", at("10.0.0.3"), 24, true, true, false},
+      {"eth0", at("10.0.0.4"), 24, true, true, false},    {"eth1", at("169.254.7.7"), 16, true, true, false},
+      {"eth1", at("10.1.0.3"), 24, true, true, false},    {"eth2", at("10.2.0.3"), 24, true, false, false},
+      {"eth3", at("169.254.8.8"), 16, true, true, false}, {"docker0", at("172.17.0.1"), 16, true, true, false},
+      {"tun0", at("10.9.0.1"), 24, true, true, false},    {"lo", at("::1"), 128, true, true, true},
+      {"eth0", at("fd00::3"), 64, true, true, false},     {"eth1", at("fe80::7%1"), 64, true, true, false},
   };
   return interfaces;
 }
@@ -71,6 +65,25 @@ TEST_CASE("NICs named by the user: all of them, in that order") {
   }
   CHECK(describe(must(chooseNics("eth0,eth1", at("10.0.0.3"), machine(), facts))) ==
         "eth0 10.0.0.3, eth1 10.1.0.3 (25 Gbit/s)");
+}
+
+TEST_CASE("NICs of one subnet are bound to their interfaces where nobody else answers for them") {
+  const std::vector<Interface> neighbours = {{"eth0", at("10.0.0.3"), 24, true, true, false},
+                                             {"eth1", at("10.0.0.4"), 24, true, true, false},
+                                             {"eth2", at("10.1.0.4"), 24, true, true, false}};
+  const auto look = [&](AskLink ask) {
+    std::string text;
+    for (const Nic& nic : must(chooseNics("", at("10.0.0.3"), neighbours, ask))) {
+      text += nic.is_bound ? "b" : nic.shares_subnet ? "s" : "-";
+      CHECK(nic.device() == (nic.is_bound ? nic.name : ""));
+    }
+    return text;
+  };
+  CHECK(look([](const std::string&) { return LinkFacts{"", 0, true, true}; }) == "bb-");
+  CHECK(look([](const std::string&) { return LinkFacts{"", 0, true, false}; }) == "ss-");
+  CHECK(look([](const std::string&) { return LinkFacts{"", 0, false, true}; }) == "ss-");
+  // Two addresses of one interface are no neighbours.
+  CHECK(!must(chooseNics("10.0.0.3,10.0.0.4", at("10.0.0.3"), machine(), facts)).front().shares_subnet);
 }
 
 TEST_CASE("the state of a NIC, in the system's words") {

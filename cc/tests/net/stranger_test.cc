@@ -68,7 +68,8 @@ TEST_CASE("garbage, other protocols and oversized frames are dropped at once") {
   uint64_t drops = 0;
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(64, '\0'), std::string("JHN1\x01\x00\xff\xff", 8),
-        std::string("JHN1\x09\x00\x00\x00", 8), encodeFrame(HandshakeType::kHello, std::string("\1\0short", 7)),
+        std::string("JHN1\x09\x00\x00\x00", 8),
+        encodeFrame(HandshakeType::kHello, std::string{static_cast<char>(kHandshakeVersion), 0} + "short"),
         encodeFrame(HandshakeType::kProof, std::string(32, 'x')), encodeFrame(HandshakeType::kHello, ""),
         encodeFrame(HandshakeType::kHello, std::string(kHandshakeBodyMax, '\1'))}) {
     Stranger stranger(server->address());

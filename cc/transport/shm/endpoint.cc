@@ -71,7 +71,7 @@ Result<bool> ShmEndpoint::send(const FrameHeader& header, const void* payload) {
     shared.state.store(kOfferOpen, std::memory_order_release);
   }
   out_.commit();
-  if (header.type == FrameType::kControl || header.type == FrameType::kGoodbye) {
+  if (header.type == FrameType::kControl || header.type == FrameType::kGoodbye || header.type == FrameType::kRelay) {
     parts_.bell->ring();  // rare, and wanted even by a side that waits for nothing
   } else {
     wake(kWakeForFrames);

@@ -34,7 +34,7 @@ constexpr uint64_t kPushBytes = 2 * 1024 * 1024;
 
 class TcpEndpoint final : public Endpoint {
  public:
-  TcpEndpoint(Fd socket, const Options& options, std::string description);
+  TcpEndpoint(Fd socket, const Options& options, std::string description, std::shared_ptr<net::TlsSession> tls);
 
   Result<bool> send(const FrameHeader& header, const void* payload) override;
   Result<bool> fetch(const FrameHeader& offer, void* destination, uint64_t token) override;
@@ -124,7 +124,13 @@ class TcpEndpoint final : public Endpoint {
   void fail(const std::string& what);
   Status lost(const std::string& what, int error) const;
 
+  // tls.cc
+  ssize_t sendTls(const iovec* pieces, size_t count);
+  ssize_t receiveTls(const iovec* pieces, size_t count);
+
   Fd socket_;
+  std::shared_ptr<net::TlsSession> tls_;  ///< null: in the clear
+  std::unique_ptr<uint8_t[]> record_;     ///< small pieces that make one record of TLS
   const Options options_;
   std::string description_;
   OfferTable offers_;

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "net/tls.h"
 #include "transport/tcp/endpoint.h"
 
 namespace jhetcc::transport::tcp {
@@ -27,13 +28,14 @@ constexpr uint64_t kReadAheadBytes =
 uint64_t inlineBytes(const FrameHeader& header) { return isInline(header.type) ? header.length : 0; }
 
 bool isKnown(FrameType type) {
-  return (type >= FrameType::kData && type <= FrameType::kRail) || (type >= kFetchRequest && type <= kTaken);
+  return (type >= FrameType::kData && type <= FrameType::kRelay) || (type >= kFetchRequest && type <= kTaken);
 }
 
 }  // namespace
 
-TcpEndpoint::TcpEndpoint(Fd socket, const Options& options, std::string description)
-    : socket_(std::move(socket)), options_(options), description_(std::move(description)) {
+TcpEndpoint::TcpEndpoint(Fd socket, const Options& options, std::string description,
+                         std::shared_ptr<net::TlsSession> tls)
+    : socket_(std::move(socket)), tls_(std::move(tls)), options_(options), description_(std::move(description)) {
   out_.resize(options.send_buffer_bytes);
   in_.resize(options.receive_buffer_bytes);
   internal_.reserve(64);
@@ -42,7 +44,8 @@ TcpEndpoint::TcpEndpoint(Fd socket, const Options& options, std::string descript
   fetches_.reserve(64);
 }
 
-Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, const std::string& description) {
+Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, const std::string& description,
+                                         std::shared_ptr<net::TlsSession> tls) {
   if (options.send_buffer_bytes < kBufferBytesMin || options.receive_buffer_bytes < kBufferBytesMin ||
       options.data_frame_bytes == 0) {
     return Status(Kind::kBadArgument, Scope::kCall, "bad_option",
@@ -65,7 +68,8 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
     return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
                   "tcp " + description + ": setsockopt(TCP_NOTSENT_LOWAT): " + strerror(errno));
   }
-  return std::unique_ptr<Endpoint>(std::make_unique<TcpEndpoint>(std::move(socket), options, "tcp " + description));
+  return std::unique_ptr<Endpoint>(
+      std::make_unique<TcpEndpoint>(std::move(socket), options, "tcp " + description, std::move(tls)));
 }
 
 void TcpEndpoint::fail(const std::string& what) {
@@ -156,6 +160,7 @@ Status TcpEndpoint::poll(EventSink& sink) {
 bool TcpEndpoint::prepareSleep(bool /*in_operation: the socket wakes for everything*/) {
   if (has_ended_) return true;
   if (!broken_.isOk() || !end_.isOk() || !released_.empty() || hasWholeFrame()) return false;
+  if (tls_ && tls_->hasPending()) return false;
   if (wantsWrite()) flush();
   return write_error_.isOk() && released_.empty();
 }
@@ -323,7 +328,7 @@ bool TcpEndpoint::readSome(bool* is_drained, uint64_t* bytes) {
   message.msg_iovlen = count;
   ssize_t got = -1;
   do {
-    got = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    got = tls_ ? receiveTls(pieces, count) : recvmsg(socket_.get(), &message, MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got <= 0) {
     if (got == 0) {

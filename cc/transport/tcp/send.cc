@@ -151,7 +151,8 @@ void TcpEndpoint::flush() {
     msghdr message{};
     message.msg_iov = pieces;
     message.msg_iovlen = static_cast<size_t>(gather(pieces));
-    const ssize_t count = sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t count =
+        tls_ ? sendTls(pieces, message.msg_iovlen) : sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count >= 0) {
       written(static_cast<uint64_t>(count));
       budget -= std::min<uint64_t>(budget, static_cast<uint64_t>(count) + 1);

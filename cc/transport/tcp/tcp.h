@@ -11,6 +11,10 @@
 #include "base/status.h"
 #include "transport/transport.h"
 
+namespace jhetcc::net {
+class TlsSession;
+}
+
 namespace jhetcc::transport::tcp {
 
 struct Options {
@@ -22,7 +26,8 @@ struct Options {
 };
 
 /// `socket` is connected and authenticated. `description` tells the two places: "127.0.0.1:4711 -> 127.0.0.1:4712"; the
-/// transport's name is put in front.
-Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, const std::string& description);
+/// transport's name is put in front. `tls`: the socket's session, through which everything then goes.
+Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, const std::string& description,
+                                         std::shared_ptr<net::TlsSession> tls = nullptr);
 
 }  // namespace jhetcc::transport::tcp

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts with several interfaces and addresses, in namespaces: which are used without a setting, and by one."""
+
+import contextlib
+import logging
+import os
+import secrets
+
+import numpy as np
+import pytest
+from process_worker import here
+from rail_cases import case_join
+
+import jhetcc
+
+
+def join(both, address="10.70.0.1:7000", per_process=({}, {}), **options):
+    """Both processes join and work; what each told, and its output."""
+    own = [{f"JHETCC_{name.upper()}": value for name, value in one.items()} for one in per_process]
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_join_as, address, secrets.token_hex(32), options | {"log": "info"}, own, world=False)
+        outcomes = running.finish()
+    return [outcome.get() for outcome in outcomes], [outcome.output for outcome in outcomes]
+
+
+def case_join_as(address, key, options, own):
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    os.environ.update(own[here()["process_id"]])
+    return case_join(address, key, options)
+
+
+def ends(paths, tier=0):
+    return [(path["local"], path["remote"]) for path in paths if path["tier"] == tier]
+
+
+def test_all_that_lead_out_are_used(hosts):
+    """C090: a dead interface listed first is left out; the log says which were chosen, and how to choose others."""
+    both = hosts(2)
+    for k in range(2):
+        both.do(
+            k,
+            "ip link add dead0 type veth peer name dead1 && ip address add 10.1.0.9/24 dev dead0 && ip link set dead0 up",
+        )
+    for k in range(2):
+        both.join(0, 1, f"eth{k}", f"en{k}", addresses=(f"10.7{k}.0.1/24", f"10.7{k}.0.2/24"))
+    (one, two), logs = join(both)
+    assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2"), ("eth1 10.71.0.1", "10.71.0.2")]
+    assert ends(two[0]) == [("en0 10.70.0.2", "10.70.0.1"), ("en1 10.71.0.2", "10.71.0.1")]
+    assert (
+        "NICs: eth0 10.70.0.1 (10 Gbit/s), eth1 10.71.0.1 (10 Gbit/s) (chosen here; JHETCC_INTERFACE names others)"
+        in logs[0]
+    )
+    assert all(path["state"] == "healthy" for path in one[0] if path["tier"] == 0)
+
+
+def test_an_interface_that_leads_elsewhere(hosts):
+    """C090: one with a carrier that does not reach the peers costs a moment, and one line that names it."""
+    both = hosts(3)
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    both.join(0, 2, "far0", "far1", addresses=("10.80.0.1/24", "10.80.0.3/24"))
+    both.join(1, 2, "far2", "far3", addresses=("10.80.0.2/24", "10.81.0.3/24"))
+    both.settle()
+    both.count = 2
+    (one, two), logs = join(both)
+    assert [path["state"] for path in one[0]][:2] == ["healthy", "lost"]
+    assert one[1] < 15 and two[1] < 15
+    assert "no connection between far2 10.80.0.2 (10 Gbit/s) here and 10.80.0.1 of process 0" in logs[1]
+
+
+def test_names_that_differ_between_hosts(hosts):
+    """C093: one list of names for all, or a subnet."""
+    both = hosts(2)
+    both.join(0, 1, "en1", "eth7", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    both.join(0, 1, "en2", "eth8", addresses=("10.71.0.1/24", "10.71.0.2/24"))
+    for spec in ("en1,eth7", "10.70.0.0/24"):
+        (one, two), _ = join(both, interface=spec)
+        assert ends(one[0]) == [("en1 10.70.0.1", "10.70.0.2")] * 2
+        assert ends(two[0]) == [("eth7 10.70.0.2", "10.70.0.1")] * 2
+    (one, _), _ = join(both, per_process=({"interface": "en2"}, {"interface": "eth8"}))
+    assert ends(one[0]) == [("en2 10.71.0.1", "10.71.0.2")] * 2
+
+
+def test_a_link_local_address_beside_a_routable_one(hosts):
+    """C094: the routable one is told to the others."""
+    both = hosts(2)
+    both.join(0, 1, "ll0", "ll1", addresses=("169.254.3.1/16", "169.254.3.2/16"))
+    both.join(0, 1, "eth0", "en0", addresses=("169.254.9.1/16 10.70.0.1/24", "169.254.9.2/16 10.70.0.2/24"))
+    (one, two), _ = join(both)
+    assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2")] * 2
+    assert ends(two[0]) == [("en0 10.70.0.2", "10.70.0.1")] * 2
+
+
+def test_equal_bridges_on_both_hosts(hosts):
+    """C098: works without settings, and nothing goes to the bridge; nor where the user asks for everything."""
+    both = hosts(2)
+    for k in range(2):
+        both.do(
+            k, "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0 && ip link set docker0 up"
+        )
+        both.do(
+            k,
+            "ip link add port0 type veth peer name port1 && ip link set port0 master docker0 up && ip link set port1 up",
+        )
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    for spec in ({}, {"interface": "docker0,eth0,en0"}):
+        (one, two), _ = join(both, **spec)
+        assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2")] * 2, spec
+        assert ends(two[0]) == [("en0 10.70.0.2", "10.70.0.1")] * 2, spec
+
+
+def test_several_addresses_of_one_interface(hosts):
+    """C099: one NIC; and several where each is named."""
+    both = hosts(2)
+    addresses = [" ".join(f"10.70.0.{10 * k + side}/24" for k in range(3)) for side in (1, 2)]
+    both.join(0, 1, "eth0", "en0", addresses=addresses)
+    (one, two), _ = join(both)
+    assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2")] * 2
+    (one, two), _ = join(both, interface="10.70.0.11,10.70.0.12,10.70.0.21,10.70.0.22")
+    assert ends(one[0]) == [("eth0 10.70.0.11", "10.70.0.12"), ("eth0 10.70.0.21", "10.70.0.22")]
+    assert len(ends(two[0], 1)) == 2
+
+
+def test_a_bridge_as_the_only_interface(hosts):
+    """C100: it is used, whatever it is called."""
+    both = hosts(2)
+    both.join(0, 1, "port0", "port1")
+    for k in range(2):
+        both.do(k, f"ip link add virbr0 type bridge && ip link set port{k} master virbr0")
+        both.do(k, f"ip address add 10.70.0.{k + 1}/24 dev virbr0 && ip link set virbr0 up")
+    (one, two), _ = join(both)
+    assert ends(one[0]) == [("virbr0 10.70.0.1", "10.70.0.2")] * 2
+    assert ends(two[0]) == [("virbr0 10.70.0.2", "10.70.0.1")] * 2
+
+
+def test_a_coordinator_with_two_addresses(hosts):
+    """C096: workers reach it by the one they are given; process 0 listens there only, and data takes what joins each pair."""
+    three = hosts(3)
+    three.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    three.join(0, 2, "eth1", "en0", addresses=("10.71.0.1/24", "10.71.0.2/24"))
+    three.do(0, "echo 1 > /proc/sys/net/ipv4/ip_forward")
+    three.do(1, "ip route add 10.71.0.0/24 via 10.70.0.1")
+    three.do(2, "ip route add 10.70.0.0/24 via 10.71.0.1")
+    with contextlib.closing(three.pool()) as pool:
+        running = pool.start(case_sum, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+        for outcome in running.finish():
+            assert outcome.get() == 6
+
+
+def case_sum(address, key):
+    comm = jhetcc.init(**here() | {"coordinator": address, "secret": key, "timeout": 40})
+    total = int(comm.all_reduce(np.array(comm.rank + 1)))
+    comm.barrier()
+    comm.close()
+    return total
+
+
+def test_a_host_without_ipv6(hosts):
+    """C102: works over IPv4, and nothing is logged at the default level."""
+    both = hosts(2)
+    for k in range(2):
+        both.do(k, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    (one, _), _ = join(both)
+    assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2")] * 2
+
+
+@pytest.mark.parametrize("network", ["fd00:70::", "fe80::70:"])
+def test_ipv6(hosts, network):
+    """Link-local addresses too, whose scope is another on each host."""
+    both = hosts(2)
+    both.do(1, "ip link add more0 type veth peer name more1")  # so that numbers of interfaces differ
+    both.join(0, 1, "eth0", "en0", addresses=(f"{network}1/64", f"{network}2/64"))
+    scope = ("%eth0", "%en0") if network.startswith("fe80") else ("", "")
+    per_process = ({"interface": f"{network}1"}, {"interface": f"{network}2"})
+    addresses = [f"[{network}1{one}]:7000" for one in scope]
+    with contextlib.closing(both.pool()) as pool:
+        own = [{"JHETCC_INTERFACE": one["interface"]} for one in per_process]
+        running = pool.start(case_join_at, addresses, secrets.token_hex(32), own, world=False)
+        told = [outcome.get() for outcome in running.finish()]
+    assert [path["remote"].partition("%")[0] for path in told[0][0]] == [f"{network}2"] * 2
+
+
+def case_join_at(addresses, key, own):
+    return case_join_as(addresses[here()["process_id"]], key, {}, own)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["as the system is", "arp_ignore"])
+def test_nics_of_one_subnet(hosts, alone):
+    """Two cables in one subnet: each carries its own path where nobody answers for the other; else one line says so."""
+    both = hosts(2)
+    for k in range(2):
+        if alone:
+            both.do(k, "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2")
+    for k in range(2):
+        both.join(0, 1, f"eth{k}", f"en{k}", addresses=(f"10.70.0.{10 * k + 1}/24", f"10.70.0.{10 * k + 2}/24"))
+    (one, _), logs = join(both)
+    assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2"), ("eth1 10.70.0.11", "10.70.0.12")]
+    assert [path["state"] for path in one[0]][:2] == ["healthy"] * 2
+    if alone:
+        assert bytes_sent(both, 0, "eth1") > one[0][1]["sent_bytes"] > 0
+    assert ("shares its subnet with another one here" in logs[0]) is not alone
+
+
+def bytes_sent(both, number, interface):
+    (line,) = [line for line in both.do(number, "cat /proc/net/dev").splitlines() if interface in line]
+    return int(line.partition(":")[2].split()[8])

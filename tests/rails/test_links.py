@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links of hosts that go down and come back while collectives run: exact results, and evidence that each link was hit."""
+
+import contextlib
+import secrets
+import time
+
+from rail_cases import case_link, case_start, case_third
+
+
+def two_links(hosts, mbit=400):
+    both = hosts(2)
+    for k in range(2):
+        both.join(0, 1, f"eth{k}", f"en{k}", addresses=(f"10.7{k}.0.1/24", f"10.7{k}.0.2/24"), mbit=mbit)
+    return both
+
+
+def carried(path):
+    return path["sent_bytes"] + path["received_bytes"]
+
+
+def play(both, take, give, hits, rounds=1, options=None):
+    """Takes something away and gives it back while both processes work; what each told."""
+    with contextlib.closing(both.pool()) as pool:
+        place = ("10.70.0.1:7000", secrets.token_hex(32), options or {})
+        running = pool.start(case_link, *place, rounds, world=False)
+        for turn in range(rounds):
+            for k in range(2):
+                kind, paths = running.word(k, 2 * turn)
+                assert kind == "working"
+                assert all(carried(path) > 0 for path in paths if path["tier"] == 0)
+            take()
+            for k in range(2):
+                running.tell(k, hits[k])
+            for k in range(2):
+                assert running.word(k, 2 * turn + 1)[0] == "without"
+            give()
+            for k in range(2):
+                running.tell(k)
+        outcomes = running.finish()
+        return [outcome.get() for outcome in outcomes], [outcome.output for outcome in outcomes]
+
+
+def check(told, hits, outputs, reason):
+    """On paths that were hit nothing moved from their loss on; others carried all; afterwards all are used again."""
+    for k, (rounds, log, aborts) in enumerate(told):
+        assert aborts == 0
+        for working, lost, without, again in rounds:
+            for before, at, after, end in zip(working, lost, without, again, strict=True):
+                if before["path"] in hits[k]:
+                    assert at["state"] == after["state"] == "lost"
+                    assert carried(at) == carried(after)
+                elif before["tier"] == 0:
+                    assert carried(after) > carried(at)
+                if end["tier"] == 0:
+                    assert end["state"] == "healthy" and carried(end) > carried(after)
+        seen = [(event["event"], event["argument"]) for event in log]
+        for path in hits[k]:
+            assert ("disconnected", path) in seen and ("connected", path) in seen
+    assert any(reason in output for output in outputs), outputs
+
+
+# Paths: 0 eth0-en0, 1 eth1-en1; crossed ones need a route between the two subnets, which there is none of.
+HITS = ([1], [1])
+
+
+def test_a_link_taken_down_and_brought_back(hosts):
+    """C104, C105: twice."""
+    both = two_links(hosts)
+    told, outputs = play(
+        both,
+        lambda: both.do(0, "ip link set eth1 down"),
+        lambda: both.do(0, "ip link set eth1 up"),
+        HITS,
+        rounds=2,
+    )
+    check(told, HITS, outputs, "eth1 is down")
+
+
+def test_a_link_cut_at_the_other_end(hosts):
+    """The carrier goes; here, the process that called sees it, and has to call again."""
+    both = two_links(hosts)
+    told, outputs = play(
+        both,
+        lambda: both.do(1, "ip link set en0 down"),
+        lambda: both.do(1, "ip link set en0 up"),
+        ([0], [0]),
+    )
+    check(told, ([0], [0]), outputs, "en0 is down")
+
+
+def test_an_address_that_is_removed(hosts):
+    """Nobody but its host is told by the system."""
+    both = two_links(hosts)
+    told, outputs = play(
+        both,
+        lambda: both.do(0, "ip address del 10.71.0.1/24 dev eth1"),
+        lambda: both.do(0, "ip address add 10.71.0.1/24 dev eth1"),
+        HITS,
+    )
+    check(told, HITS, outputs, "the address 10.71.0.1 is gone from eth1")
+
+
+def test_who_is_called_says_that_it_is_back(hosts):
+    """C105: the caller, who sees nothing of it, has been trying more and more seldom; within 2 s the path is used again."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_link, "10.70.0.1:7000", secrets.token_hex(32), {}, 1, world=False)
+        for k in range(2):
+            assert running.word(k)[0] == "working"
+        both.do(0, "ip address del 10.71.0.1/24 dev eth1")
+        for k in range(2):
+            running.tell(k, [1])
+        for k in range(2):
+            assert running.word(k, 1)[0] == "without"
+        running.linger(12)
+        both.do(0, "ip address add 10.71.0.1/24 dev eth1")
+        begun = time.monotonic()
+        for k in range(2):
+            running.tell(k)
+        for outcome in running.finish():
+            outcome.get()
+        assert time.monotonic() - begun < 2.5
+
+
+def test_a_link_that_is_cut_without_a_word(hosts):
+    """A black hole: no process and no kernel is told anything; traffic shows it."""
+    both = two_links(hosts)
+    ends = ((0, "10.71.0.2", "eth1"), (1, "10.71.0.1", "en1"))
+
+    def cut():  # packets go to a machine that is not there
+        for k, host, end in ends:
+            both.do(k, f"ip neighbor replace {host} lladdr 02:00:00:00:00:99 dev {end} nud permanent")
+
+    told, outputs = play(
+        both, cut, lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends], HITS
+    )
+    check(told, HITS, outputs, "no answer for")
+
+
+def test_a_link_that_flaps_while_the_job_starts(hosts):
+    """C108: init() ends on the stable one, the other is named, and it is used when it has come to rest."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_start, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+        running.expect(0, 1, word="connecting")
+        both.do(0, "ip link set eth1 down")
+        begun = time.monotonic()
+        for k in range(2):
+            running.tell(k)
+        flaps = 0
+        while flaps < 4 or any("joined" not in outcome.said for outcome in running.outcomes):
+            assert time.monotonic() - begun < 15
+            flaps += 1
+            running.linger(0.25)
+            both.do(0, "ip link set eth1 up")
+            running.linger(0.25)
+            both.do(0, "ip link set eth1 down")
+        both.do(0, "ip link set eth1 up")
+        for k in range(2):
+            running.tell(k)
+        outcomes = running.finish()
+        assert [path["local"].split()[0] for path in outcomes[0].get()] == ["eth0", "eth1"]
+        assert [path["local"].split()[0] for path in outcomes[1].get()] == ["en0", "en1"]
+        assert any("eth1" in outcome.output or "en1" in outcome.output for outcome in outcomes)
+
+
+def test_two_links_in_turn(hosts):
+    """The second goes while the first is still away, and the job waits; the first comes back, and it goes on."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_link, "10.70.0.1:7000", secrets.token_hex(32), {}, 1, world=False)
+        for k in range(2):
+            assert running.word(k)[0] == "working"
+        both.do(0, "ip link set eth1 down")
+        for k in range(2):
+            running.tell(k, [1])
+        for k in range(2):
+            assert running.word(k, 1)[0] == "without"
+        both.do(0, "ip link set eth0 down")
+        running.linger(0.5)
+        both.do(0, "ip link set eth0 up")
+        both.do(0, "ip link set eth1 up")
+        for k in range(2):
+            running.tell(k)
+        for outcome in running.finish():
+            _, _, aborts = outcome.get()
+            assert aborts == 0
+
+
+def test_two_hosts_that_only_a_third_one_joins(hosts):
+    """All links between two of three are cut: what they say to each other goes by the third, and stays exact."""
+    three = hosts(3)
+    three.join(0, 1, "eth1", "eth0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    three.join(0, 2, "eth2", "eth0", addresses=("10.71.0.1/24", "10.71.0.3/24"))
+    three.join(1, 2, "eth2", "eth1", addresses=("10.72.0.2/24", "10.72.0.3/24"))
+    three.do(2, "ip route add 10.70.0.0/24 via 10.71.0.1")
+    with contextlib.closing(three.pool()) as pool:
+        running = pool.start(case_third, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+        running.expect(0, 1, 2, word="working")
+        three.do(0, "ip link set eth1 down")
+        for k in range(3):
+            running.tell(k)
+        outcomes = [outcome.get() for outcome in running.finish()]
+    for found, aborts in outcomes:
+        assert aborts == 0
+        assert not found or (found[-1]["local"] == "relay" and found[-1]["remote"] == "by rank 2"), found
