@@ -359,19 +359,28 @@ void Paths::Loop::lookAtLinks() {
   }
 }
 
-/// Where no other NIC joins two ranks, their connections are left to TCP: it may outlive a moment without a link.
+/// Where no other NIC joins two ranks, their connections are left to TCP: it may outlive a moment without a link. But
+/// where a third rank can pass on what they say, it is asked by the one with the lower number, as relays are.
 void Paths::Loop::failAll(size_t nic, const Status& why) {
   std::vector<Place> lost;
   {
     std::lock_guard lock(mutex_);
+    const auto isUp = [this](const Path& path) {
+      return path.state == Path::State::kUp && nics_[path.plan.nic].isOk();
+    };
+    const auto isReached = [&](const Pair& pair) {
+      return pair.bundle && std::any_of(pair.paths.begin(), pair.paths.end(), isUp);
+    };
     for (size_t i = 0; i < pairs_.size(); ++i) {
-      const std::vector<Path>& paths = pairs_[i].paths;
-      const auto isElsewhere = [&](const Path& path) {
-        return path.state == Path::State::kUp && nics_[path.plan.nic].isOk();
+      const PairPlan& plan = pairs_[i].plan;
+      const auto passesOn = [&](const Pair& other) {
+        return other.plan.slot == plan.slot && other.plan.peer_process != plan.peer_process && isReached(other);
       };
-      if (!pairs_[i].bundle || std::none_of(paths.begin(), paths.end(), isElsewhere)) continue;
-      for (size_t k = 0; k < paths.size(); ++k) {
-        if (paths[k].plan.nic == nic) lost.push_back({i, k});
+      const bool may_relay = plan.peer > process_->runner(plan.slot).worldRank() &&
+                             std::any_of(pairs_.begin(), pairs_.end(), passesOn);
+      if (!pairs_[i].bundle || !(isReached(pairs_[i]) || may_relay)) continue;
+      for (size_t k = 0; k < pairs_[i].paths.size(); ++k) {
+        if (pairs_[i].paths[k].plan.nic == nic) lost.push_back({i, k});
       }
     }
   }

@@ -184,7 +184,7 @@ def case_third(address, key):
     say("working")
     hear()
     peer = 1 - comm.rank
-    turn = work_until(comm, lambda: comm.rank == 2 or "lost" in states(comm, peer)[0], turn)
+    turn = work_until(comm, lambda: comm.rank == 2 or paths_to(comm, peer)[-1]["local"] == "relay", turn)
     work_until(comm, lambda: True, turn, at_least=20)
     found = paths_to(comm, peer) if comm.rank < 2 else []
     aborts = comm.status()["counters"]["aborts"]
