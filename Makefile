@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo, make test: everything from a clean clone. Variables: PYTHON (an interpreter), VENV (where it is installed), JAX (a version
-# specification), CPP=no (leave the C++ tests out), LIBRARIES=no (demo without vendors' libraries), ARGS (passed on to pytest, the demo or
-# the bench).
+# specification), CPP=no (leave the C++ tests out), LAB=no (leave the RDMA lab out), LIBRARIES=no (demo without vendors' libraries), ARGS
+# (passed on to pytest, the demo or the bench).
 
 PYTHON ?= python3
 VENV ?= .venv
 JAX ?= jax
 CPP ?= yes
+LAB ?= yes
 LIBRARIES ?= yes
 ARGS ?=
 
@@ -35,11 +36,14 @@ endif
 # Tests wait more than they compute, so two processes run them side by side, file by file; ARGS="-n 0" for one.
 test: $(VENV)/.installed
 	@$(FETCH) || true
+ifneq ($(LAB),no)
+	@tests/rdma_lab/lab.sh build
+endif
 ifneq ($(CPP),no)
 	@tools/debian.sh
 	@if [ -e /usr/include/doctest/doctest.h ] || [ -n "$$DOCTEST" ]; then $(MAKE) --no-print-directory cpp-test fuzz; fi
 endif
-	$(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	RDMA_LAB=$(LAB) $(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Vendors' collective libraries for tests and the demo: docs/libraries.md. ARGS="--only impi" fetches Intel MPI.
 libraries: $(VENV)/.setup

@@ -3,6 +3,7 @@
 
     python bench/rails.py --json rails.jsonl
     python bench/rails.py --links 4 --mbit 200 --size 64M --rounds 5 --parts speed,cut,hole,slow
+    python bench/rails.py --parts bare,alarms,peers --minutes 10
 
 Two hosts are network namespaces with that many NICs each (rails_network.py); README.md beside this file says more.
 """
@@ -20,14 +21,16 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cases
+import rails_costs
 from quiet import Watch
 from rails_network import Rails
+from rails_peers import peers
 
 from jhetcc.launch import child
 
 _MEMBER = str(pathlib.Path(__file__).resolve().parent / "rails_member.py")
 _END_S = 10
-PARTS = ("speed", "cut", "hole", "slow")
+PARTS = ("speed", "cut", "hole", "slow", "bare", "alarms", "peers")
 
 
 class Players:
@@ -231,6 +234,15 @@ class Bench:
         self.row("slow", "rate / new sum, from 0.5 s on", 100 * statistics.median(sums), "%", all=sums)
         self.row("slow", "until nine tenths of the new sum", 1e3 * statistics.median(delays), "ms", all=delays)
 
+    def bare(self):
+        rails_costs.bare(self)
+
+    def alarms(self):
+        rails_costs.alarms(self, job)
+
+    def peers(self):
+        peers(self)
+
     def close(self):
         self.network.close()
 
@@ -242,6 +254,10 @@ def parse(arguments):
     parser.add_argument("--size", type=cases.size_of, default=cases.size_of("64M"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--back", type=float, default=1.5, help="seconds measured after a path's return; default 1.5")
+    parser.add_argument("--minutes", type=float, default=10, help="of the part alarms; default 10")
+    parser.add_argument("--patience", type=float, default=120, help="seconds for a peer to notice; default 120")
+    parser.add_argument("--peers", default=".venv-bench", help="where setup_peers.py put them; default .venv-bench")
+    parser.add_argument("--bench-rail", default=rails_costs.RAIL, help="the program of the part bare")
     parser.add_argument("--parts", default=",".join(PARTS), help="list; default %(default)s")
     parser.add_argument("--json", type=pathlib.Path, help="file for JSON lines")
     options = parser.parse_args(arguments)

@@ -111,7 +111,7 @@ class Options:
         "auto",
         _auto(_number),
         "system",
-        "tcp connections between two ranks over each aligned pair of NICs; auto: two where both hosts have one NIC, else one",
+        "connections between two ranks over each aligned pair of NICs; auto: two where both hosts have one NIC, else one",
         agreed=True,
     )
     # tuning: how fast, how patient
@@ -149,9 +149,9 @@ class Options:
     )
     transport: str | None = _option(
         "auto",
-        _auto(_one_of("shm", "tcp")),
+        _auto(_one_of("shm", "tcp", "verbs")),
         "tuning",
-        "auto: shm within a host, tcp between hosts; or force one of shm, tcp",
+        "auto: shm within a host; between hosts verbs where both NICs have an RDMA device, else tcp; or force one of shm, tcp, verbs",
     )
     cma: str | None = _option(
         "auto",
@@ -297,6 +297,13 @@ _BEFORE = (
 
 def _fit(values: dict[str, Any]) -> Options:
     options = Options(**values)
+    if options.transport == "verbs" and options.tls == "all":
+        raise BadArgumentError(
+            "transport=verbs and tls=all contradict each other: adapters write and read memory themselves, and encrypt nothing. Use "
+            "JHETCC_TRANSPORT=tcp, or JHETCC_TLS=control",
+            code="bad_option",
+            scope="process",
+        )
     for first, second, equal, why in _BEFORE:
         short, long = getattr(options, first), getattr(options, second)
         if short < long or math.isinf(long) or (equal and short == long):

@@ -114,6 +114,12 @@ def test_contradicting_limits_are_refused_with_an_explanation():
         config.read({"JHETCC_ABORT_GATHER": "3s"})
 
 
+def test_rdma_and_encrypted_data_are_refused_together():
+    with pytest.raises(BadArgumentError, match="transport=verbs and tls=all contradict each other"):
+        config.read({"JHETCC_TRANSPORT": "verbs", "JHETCC_TLS": "all"})
+    assert config.read({"JHETCC_TRANSPORT": "verbs"}).tls == "control"
+
+
 def test_defaults_yield_to_set_limits():
     options = config.read(
         {"JHETCC_INIT_TIMEOUT": "10s", "JHETCC_OPERATION_TIMEOUT": "6s", "JHETCC_ABORT_CONFIRM": "500ms"}

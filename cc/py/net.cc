@@ -13,6 +13,7 @@
 #include "py/bindings.h"
 #include "runtime/endpoints.h"
 #include "runtime/paths.h"
+#include "transport/verbs/verbs.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -190,7 +191,7 @@ void bindAcceptor(nb::module_& module) {
 
 // interface, host, prefix length, Mbit/s or 0, whether it shares its subnet, whether it is bound to its interface
 using NicRow = std::tuple<std::string, std::string, int, int64_t, bool, bool>;
-using PathRow = std::tuple<int, size_t, std::string>;  // tier, own NIC, where the peer listens
+using PathRow = std::tuple<int, size_t, std::string, bool>;  // tier, own NIC, where the peer listens, by verbs
 // slot, peer, peer's process, incarnation and slot, whether we call, paths
 using PairRow = std::tuple<size_t, int32_t, int32_t, uint64_t, size_t, bool, std::vector<PathRow>>;
 
@@ -201,6 +202,10 @@ std::vector<NicRow> chooseNics(const std::string& interface, const std::string& 
     rows.emplace_back(nic.name, nic.address.host(), nic.prefix_length, nic.mbit_per_s, nic.shares_subnet, nic.is_bound);
   }
   return rows;
+}
+
+std::string rdmaDevice(const std::string& host) {
+  return unwrap(transport::verbs::deviceOf(unwrap(net::Address::fromHost(host, 0))));
 }
 
 std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const net::Secret& secret,
@@ -222,8 +227,8 @@ void connectPaths(const std::shared_ptr<runtime::Paths>& paths, runtime::Process
   std::vector<runtime::PairPlan> plans;
   for (const auto& [slot, peer, peer_process, peer_incarnation, peer_slot, is_caller, path_rows] : rows) {
     runtime::PairPlan plan{slot, peer, peer_process, peer_incarnation, peer_slot, is_caller, {}};
-    for (const auto& [tier, nic, remote] : path_rows) {
-      plan.paths.push_back({tier, nic, unwrap(net::Address::parse(remote))});
+    for (const auto& [tier, nic, remote, is_verbs] : path_rows) {
+      plan.paths.push_back({tier, nic, unwrap(net::Address::parse(remote)), is_verbs});
     }
     plans.push_back(std::move(plan));
   }
@@ -237,6 +242,8 @@ void bindPaths(nb::module_& module) {
       "choose_nics", &chooseNics, "interface"_a, "towards"_a,
       "The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether "
       "it shares its subnet, whether sockets are bound to its interface) each.");
+  module.def("rdma_device", &rdmaDevice, "host"_a,
+             "The RDMA device of this local address, tried out; an error says why not.");
   nb::class_<runtime::Paths>(module, "Paths")
       .def(nb::new_(&makePaths), "nics"_a, "secret"_a, "identity"_a, "encryption"_a.none())
       .def_prop_ro("addresses",
@@ -247,8 +254,8 @@ void bindPaths(nb::module_& module) {
                    })
       .def(
           "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of "
-          "each path.")
+          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
+          "whether by verbs) of each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }

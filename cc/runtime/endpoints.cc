@@ -6,6 +6,7 @@
 #include "net/socket.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
+#include "transport/verbs/verbs.h"
 
 namespace jhetcc::runtime {
 namespace {
@@ -37,6 +38,14 @@ Result<std::unique_ptr<transport::Endpoint>> tcpEndpoint(Process& process, size_
   const std::string text = way(process.runner(slot).worldRank(), peer) + " " + connection.local.text() + " -> " +
                            connection.remote.text() + " " + tuned.value().congestion + (connection.tls ? " TLS" : "");
   return transport::tcp::create(std::move(connection.fd), transport::tcp::Options{}, text, std::move(connection.tls));
+}
+
+Result<std::unique_ptr<transport::Endpoint>> verbsEndpoint(Process& process, size_t slot, int32_t peer,
+                                                           net::Connection connection) {
+  const Result<net::TcpTuned> tuned = net::tuneTcp(connection.fd.get(), {});
+  if (!tuned.isOk()) return tuned.status();
+  return transport::verbs::create(std::move(connection.fd), {}, way(process.runner(slot).worldRank(), peer),
+                                  process.clock());
 }
 
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which transport joins two ranks: shared memory over a unix socket or within the process, else tcp. Any thread.
+// Which transport joins two ranks: shared memory over a unix socket or within the process, else tcp or verbs. Any thread.
 #pragma once
 
 #include <memory>
@@ -24,6 +24,10 @@ Status addConnection(Process& process, size_t slot, int32_t peer, net::Connectio
 /// The endpoint of local rank `slot` to rank `peer` over an authenticated tcp connection.
 Result<std::unique_ptr<transport::Endpoint>> tcpEndpoint(Process& process, size_t slot, int32_t peer,
                                                          net::Connection connection, const EndpointOptions& options);
+
+/// The same by RDMA, between the devices of the connection's two addresses. Both sides have to ask for it.
+Result<std::unique_ptr<transport::Endpoint>> verbsEndpoint(Process& process, size_t slot, int32_t peer,
+                                                           net::Connection connection);
 
 /// Joins two ranks of this process.
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b);

@@ -231,8 +231,11 @@ std::unique_ptr<transport::Endpoint> Paths::Loop::bundleOf(size_t number) {
   Pair& pair = pairs_[number];
   const std::string names = "rank " + std::to_string(process_->runner(pair.plan.slot).worldRank()) + " -> rank " +
                             std::to_string(pair.plan.peer);
-  auto bundle = std::make_unique<rail::Bundle>("tcp " + names + " over " + std::to_string(pair.paths.size()) + " paths",
-                                               process_->clock(), rail::BundleOptions{});
+  const auto isVerbs = [](const PathPlan& path) { return path.is_verbs; };
+  const bool is_verbs = std::any_of(pair.plan.paths.begin(), pair.plan.paths.end(), isVerbs);
+  auto bundle = std::make_unique<rail::Bundle>(
+      (is_verbs ? "verbs " : "tcp ") + names + " over " + std::to_string(pair.paths.size()) + " paths",
+      process_->clock(), rail::BundleOptions{});
   for (size_t k = 0; k < pair.paths.size(); ++k) {
     Path& path = pair.paths[k];
     const net::Nic& nic = options_.nics[path.plan.nic];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tcp paths between this process's ranks and those of other processes: connected at the start, and again whenever
+// The tcp and verbs paths between this process's ranks and those of other processes: connected at the start, and again whenever
 // one is lost, for as long as the job lives. Any thread; its own thread is described in docs/threads.md.
 #pragma once
 
@@ -22,6 +22,7 @@ struct PathPlan {
   int tier = 0;         ///< 0: aligned NICs, used together; 1: crossed ones, used where no path of tier 0 is left
   size_t nic = 0;       ///< of this process
   net::Address remote;  ///< where the other process listens for it
+  bool is_verbs = false;  ///< both NICs are RDMA devices', too; the connection then only joins them
 };
 
 /// All paths between a local rank and a rank of another process. One process of the two calls, whatever is lost later.

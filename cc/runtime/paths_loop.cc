@@ -275,7 +275,9 @@ std::optional<Paths::Loop::Place> Paths::Loop::placeOf(const net::Identity& call
 /// A connection takes its path's place; one that comes too late for that is closed, and its caller tries again.
 void Paths::Loop::adopt(Place place, net::Connection connection, uint32_t generation) {
   const PairPlan& plan = pairs_[place.pair].plan;
-  auto endpoint = tcpEndpoint(*process_, plan.slot, plan.peer, std::move(connection), endpoint_);
+  auto endpoint = plan.paths[place.path].is_verbs
+                      ? verbsEndpoint(*process_, plan.slot, plan.peer, std::move(connection))
+                      : tcpEndpoint(*process_, plan.slot, plan.peer, std::move(connection), endpoint_);
   if (!endpoint.isOk()) JHETCC_LOG(kWarn, "rail", endpoint.status().message());
   rail::Bundle* bundle = nullptr;
   bool was_up = false;

@@ -22,6 +22,7 @@ _COMMANDS = {
     "topo": "show hosts, devices, NICs and clusters",
     "plan": "print the schedule of an operation",
     "trace": "join recordings of processes into one timeline",
+    "demo": "show a training that goes on while NICs are taken away",
     "profile": "measure what plans are chosen by, as a program of a job",
 }
 

@@ -43,12 +43,33 @@ class Connections:
         self.unix_address: str = self._unix.address
         ports = [split_address(address)[1] for address in self._paths.addresses]
         self.nics = tuple(
-            Nic(name, host.partition("%")[0], port, length, rate)
+            Nic(name, host.partition("%")[0], port, length, rate, self._rdma(name, host))
             for (name, host, length, rate, *_), port in zip(chosen, ports, strict=True)
         )
         named = f"JHETCC_INTERFACE={options.interface}" if options.interface else ""
         why = named or "chosen here; JHETCC_INTERFACE names others"
         _log.info("NICs: %s (%s)", ", ".join(str(nic) for nic in self.nics), why)
+
+    def _rdma(self, name: str, host: str) -> str:
+        """The NIC's RDMA device, if it is to be used.
+
+        Raises:
+          UnavailableError: it has to be used, and cannot be.
+        """
+        if self._options.transport in ("tcp", "shm") or self._options.tls == "all":
+            return ""
+        try:
+            return _core.rdma_device(host)
+        except Error as error:
+            if self._options.transport == "verbs":
+                raise type(error)(
+                    f"transport=verbs, but NIC {name} {host} cannot be used for it: {error}",
+                    code=error.code,
+                    scope="process",
+                ) from None
+            if error.code not in ("library_missing", "no_rdma_device"):  # a device that is there and does not work
+                _log.warning("NIC %s %s is used by tcp, not by its RDMA device: %s", name, host, error)
+            return ""
 
     def connect(
         self,
@@ -114,10 +135,16 @@ class Connections:
         except Error as error:
             raise failed(members[error.ranks[0]] if error.ranks else None, error) from None
 
-    def _paths_to(self, me: Member, other: Member) -> list[tuple[int, int, str]] | None:
-        """Tier, own NIC and the other's address of every path between ranks of the two, by number; None where they share memory."""
+    def _paths_to(self, me: Member, other: Member) -> list[tuple[int, int, str, bool]] | None:
+        """Tier, own NIC, the other's address and whether by verbs of every path between ranks of the two, by number.
+
+        None where they share memory.
+
+        Raises:
+          BadArgumentError: shm or verbs is asked for here, and cannot join the two.
+        """
         same_host = me.host_key == other.host_key
-        if same_host and self._options.transport != "tcp":
+        if same_host and self._options.transport not in ("tcp", "verbs"):
             return None
         if self._options.transport == "shm":
             raise BadArgumentError(
@@ -130,7 +157,18 @@ class Connections:
         found = []
         for way in ways(low.nics, high.nics, same_host=same_host, per_nic=self._options.paths_per_nic):
             own, remote = (way.low, way.high) if is_low else (way.high, way.low)
-            found.append((way.tier, own, other.nics[remote].address_from(me.nics[own])))
+            here, there = me.nics[own], other.nics[remote]
+            if self._options.transport == "verbs" and not there.rdma:
+                raise BadArgumentError(
+                    f"transport=verbs here, but process {other.process_id} ({other.place}) does not use NIC {there} for it: it has no RDMA "
+                    "device that works there, or JHETCC_TRANSPORT says otherwise there",
+                    code="bad_option",
+                    scope="process",
+                )
+            is_verbs = bool(here.rdma and there.rdma)
+            # An adapter sends by its own port only; between subnets, TCP may leave by another one.
+            if way.tier == 0 or not is_verbs or here.reaches(there):
+                found.append((way.tier, own, there.address_from(here), is_verbs))
         return found
 
     def _connect_shm(self, me: Member, other: Member, common: dict[str, Any], timeout: float) -> None:

@@ -22,6 +22,7 @@ class Nic:
       port: where the process listens on it.
       prefix_length: of its subnet; 0 where unknown.
       mbit_per_s: of its link; 0 where unknown.
+      rdma: the RDMA device of that address, if its process would use it; else empty.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Nic:
     port: int
     prefix_length: int = 0
     mbit_per_s: int = 0
+    rdma: str = ""
 
     @property
     def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -41,7 +43,7 @@ class Nic:
 
     def __str__(self) -> str:
         rate = f" ({self.mbit_per_s / 1e3:g} Gbit/s)" if self.mbit_per_s else ""
-        return f"{self.name} {self.host}".strip() + rate
+        return f"{self.name} {self.host}".strip() + rate + (f" by {self.rdma}" if self.rdma else "")
 
     def address_from(self, own: Nic) -> str:
         """Where the process listens on it, as a process calls it from a NIC of its own: link-local addresses mean one there."""

@@ -167,7 +167,12 @@ class RailSimPair : public Pair {
       : Pair(makeBundles([&] { return made->connect(0, 1); }, made->clock())), network(std::move(made)) {}
 };
 
+}  // namespace jhetcc::transport::conformance
+
+#ifdef JHETCC_TEST_LAB  // the lab's program: the same suite on real adapters
+#include "lab/verbs_pairs.h"
+#else
 #define JHETCC_TRANSPORTS \
   SimPair, SimInstantPair, ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair, RailTcpPair, RailSimPair
-
-}  // namespace jhetcc::transport::conformance
+#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair, RailTcpPair
+#endif

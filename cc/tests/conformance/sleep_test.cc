@@ -49,8 +49,6 @@ class Sleeper {
 
 }  // namespace
 
-#define JHETCC_SLEEPING_TRANSPORTS ShmLocalPair, ShmReadPair, ShmRingPair, TcpPair, TlsPair
-
 TEST_CASE_TEMPLATE("ping-pong between sleepers loses no wake-up", P, JHETCC_SLEEPING_TRANSPORTS) {
   P pair;
   constexpr uint32_t kRounds = 2000;

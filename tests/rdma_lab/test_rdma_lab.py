@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verbs on real libibverbs, in QEMU guests with soft-RoCE adapters: README.md. Two boots serve all tests."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jhetcc
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PROGRAMS = ROOT / "build/tests/release/cc/tests"
+LAB = HERE / "lab.sh"
+
+pytestmark = pytest.mark.timeout(480)
+
+
+def run_in_guests(directory, hosts, seconds, command):
+    """Each host's output; fails the test with all of it where a command failed."""
+    asked = [str(LAB), "run", "-H", str(hosts), "-n", "2", "-t", str(seconds), "--", "bash", "-c", command]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JHETCC_")} | {"LAB_DIR": str(directory)}
+    done = subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds + 60)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    return [part.partition("\n")[2] for part in done.stdout.split("--- host ")[1:]]
+
+
+@pytest.fixture(scope="module")
+def lab():
+    if os.environ.get("RDMA_LAB") == "no":
+        pytest.skip("RDMA lab: left out by RDMA_LAB=no")
+    found = subprocess.run([str(LAB), "found"], capture_output=True, text=True)
+    if found.returncode != 0:
+        pytest.skip(found.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def suite(lab, tmp_path_factory):
+    """One guest, two adapters: the C++ programs."""
+    for program in ("lab_verbs", "test_runtime"):
+        if not (PROGRAMS / program).exists():
+            pytest.skip(f"RDMA lab: {program} is not built: make cpp-test")
+    # Bundles give nothing more to a peer that cancelled a fetch until its offer is withdrawn; on slow paths all else waits behind.
+    command = f"""
+export LAB_ADDRESSES='10.9.0.1 10.9.1.1'
+{PROGRAMS}/lab_verbs -tce='after cancel*RailVerbs*'; first=$?
+{PROGRAMS}/test_runtime -tc='every schedule between work of a stream*'; second=$?
+exit $((first | second))"""
+    return run_in_guests(tmp_path_factory.mktemp("suite"), 1, 400, command)[0]
+
+
+def passed(output):
+    """How many test cases of each program passed."""
+    return [
+        int(line.split("|")[1].split()[0]) for line in output.splitlines() if line.startswith("[doctest] test cases")
+    ]
+
+
+@pytest.fixture(scope="module")
+def job(lab, tmp_path_factory):
+    """Two guests, two adapters each, one process a guest: what they told, by host and phase."""
+    python = f"PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={Path(jhetcc.__file__).parents[1]} JAX_PLATFORMS=cpu {sys.executable}"
+    output = run_in_guests(tmp_path_factory.mktemp("job"), 2, 300, f"{python} {HERE}/guest_job.py")
+    told = []
+    for each in output:
+        phases = {}
+        for line in each.splitlines():
+            if line.startswith('{"phase"'):
+                one = json.loads(line)
+                phases.setdefault(one["phase"], []).append(one)
+        told.append(phases)
+    return told
+
+
+def test_the_suite_of_all_transports_passes_over_real_queue_pairs(suite):
+    assert passed(suite)[0] >= 60, suite[-3000:]
+
+
+def test_operations_on_the_virtual_accelerator_go_by_registered_memory_without_a_detour(suite):
+    assert passed(suite)[1] == 1, suite[-3000:]
+
+
+def test_collectives_inside_jit_use_both_adapters_of_both_hosts(job):
+    for phases in job:
+        (told,) = phases["values"]
+        assert len(told["paths"]) == 2
+        for path in told["paths"]:
+            assert path["state"] == "healthy"
+            assert path["sent_bytes"] > 0
+            assert path["received_bytes"] > 0
+
+
+def test_an_adapter_that_goes_down_and_comes_back_costs_nothing_but_time(job):
+    for phases in job:
+        assert len(phases["link"]) == 2  # the second time by the address's new place in the table
+        for told in phases["link"]:
+            assert told["hit"] == [1]
+            before, lost, after = told["before"], told["lost"], told["after"]
+            assert before[1]["state"] == "healthy"
+            assert before[1]["sent_bytes"] > 0
+            assert lost[1]["state"] == "lost"
+            assert lost[1]["losses"] == before[1]["losses"] + 1
+            assert lost[0]["sent_bytes"] > before[0]["sent_bytes"]  # the work went on over the other
+            assert after[1]["state"] == "healthy"
+            assert after[0]["losses"] == 0
+
+
+def test_lost_packets_are_the_adapters_business(job):
+    (told,) = job[0]["lossy"]
+    assert told["dropped"] > 0
+    assert told["aborts"] == 0
+
+
+def test_a_link_that_is_the_only_one_ends_the_operation_on_both_sides_soon_and_says_why(job):
+    for phases in job:
+        (told,) = phases["alone"]
+        assert told["kind"] == "PeerLostError"
+        assert told["seconds"] < 10
+        assert "verbs rank" in told["text"]
+    assert "no answer from the other end's adapter after 6 retries" in job[0]["alone"][0]["text"]
+    assert "is down" in job[1]["alone"][0]["text"]
