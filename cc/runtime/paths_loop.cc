@@ -378,8 +378,8 @@ void Paths::Loop::failAll(size_t nic, const Status& why) {
       const auto passesOn = [&](const Pair& other) {
         return other.plan.slot == plan.slot && other.plan.peer_process != plan.peer_process && isReached(other);
       };
-      const bool may_relay = plan.peer > process_->runner(plan.slot).worldRank() &&
-                             std::any_of(pairs_.begin(), pairs_.end(), passesOn);
+      const bool may_relay =
+          plan.peer > process_->runner(plan.slot).worldRank() && std::any_of(pairs_.begin(), pairs_.end(), passesOn);
       if (!pairs_[i].bundle || !(isReached(pairs_[i]) || may_relay)) continue;
       for (size_t k = 0; k < pairs_[i].paths.size(); ++k) {
         if (pairs_[i].paths[k].plan.nic == nic) lost.push_back({i, k});

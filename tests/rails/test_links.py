@@ -201,6 +201,9 @@ def test_two_hosts_that_only_a_third_one_joins(hosts):
         three.do(0, "ip link set eth1 down")
         for k in range(3):
             running.tell(k)
+        running.expect(0, 1, 2, word="done")
+        for k in range(3):
+            running.tell(k)
         outcomes = [outcome.get() for outcome in running.finish()]
     for found, aborts in outcomes:
         assert aborts == 0
