@@ -252,10 +252,9 @@ void bindPaths(nb::module_& module) {
                      for (const net::Address& address : paths.addresses()) texts.push_back(address.text());
                      return texts;
                    })
-      .def(
-          "connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
-          "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
-          "whether by verbs) of each path.")
+      .def("connect", &connectPaths, "process"_a, "pairs"_a, "congestion"_a, "timeout"_a, "store"_a, "ended_key"_a,
+           "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
+           "whether by verbs) of each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tcp and verbs paths between this process's ranks and those of other processes: connected at the start, and again whenever
-// one is lost, for as long as the job lives. Any thread; its own thread is described in docs/threads.md.
+// The tcp and verbs paths between this process's ranks and those of other processes: connected at the start, and again
+// whenever one is lost, for as long as the job lives. Any thread; its own thread is described in docs/threads.md.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ namespace jhetcc::runtime {
 
 /// One path of a pair of ranks; its number, equal in both processes, is its place among them.
 struct PathPlan {
-  int tier = 0;         ///< 0: aligned NICs, used together; 1: crossed ones, used where no path of tier 0 is left
-  size_t nic = 0;       ///< of this process
-  net::Address remote;  ///< where the other process listens for it
+  int tier = 0;           ///< 0: aligned NICs, used together; 1: crossed ones, used where no path of tier 0 is left
+  size_t nic = 0;         ///< of this process
+  net::Address remote;    ///< where the other process listens for it
   bool is_verbs = false;  ///< both NICs are RDMA devices', too; the connection then only joins them
 };
 
