@@ -301,19 +301,24 @@ void Paths::Loop::adopt(Place place, net::Connection connection, uint32_t genera
   at(place).state = Path::State::kUp;  // what was lost in there is the connection before
 }
 
-/// Told by a bundle, under its engine's lock.
-void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
-  const bool is_lost = status.state == rail::PathState::kLost;
-  const PairPlan& plan = pairs_[place.pair].plan;
+void Paths::Loop::note(trace::EventKind kind, size_t pair, const rail::PathStatus& status, uint64_t bytes) {
+  const PairPlan& plan = pairs_[pair].plan;
   trace::Record record;
-  record.kind = is_lost ? trace::EventKind::kDisconnected : trace::EventKind::kConnected;
+  record.kind = kind;
   record.time_ns = clock_.nowNs();
   record.peer = process_->runner(plan.slot).worldRank();
   record.step = plan.peer;
   record.argument = status.info.path;
   record.index = status.generation;
-  record.bytes = status.resent_bytes;
+  record.bytes = bytes;
   process_->trace().recorder->write(record);
+}
+
+/// Told by a bundle, under its engine's lock.
+void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
+  const bool is_lost = status.state == rail::PathState::kLost;
+  const PairPlan& plan = pairs_[place.pair].plan;
+  note(is_lost ? trace::EventKind::kDisconnected : trace::EventKind::kConnected, place.pair, status, 0);
   JHETCC_LOG(kWarn, "rail",
              "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
                  status.info.local + " -> " + status.info.remote + ") " + status.last_event);

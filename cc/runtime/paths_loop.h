@@ -104,6 +104,7 @@ class Paths::Loop {
   // Any thread
   void arrived(net::Connection connection);
   void onChange(Place place, const rail::PathStatus& status);
+  void note(trace::EventKind kind, size_t pair, const rail::PathStatus& status, uint64_t bytes);
 
   const PathsOptions options_;
   SystemClock clock_;

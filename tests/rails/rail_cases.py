@@ -135,7 +135,8 @@ def case_link(address, key, options, rounds):
         turn = work_until(comm, both_used(comm, peer, moved(comm, peer)), turn)
         said.append(paths_to(comm, peer))
         told.append(said)
-    log = [event for event in comm._world.process.records() if event["event"] in ("connected", "disconnected")]
+    kinds = ("connected", "disconnected", "resent")
+    log = [event for event in comm._world.process.records() if event["event"] in kinds]
     aborts = comm.status()["counters"]["aborts"]
     comm.barrier()
     comm.close()

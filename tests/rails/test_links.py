@@ -136,6 +136,10 @@ def test_a_link_that_is_cut_without_a_word(hosts):
         both, cut, lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends], HITS
     )
     check(told, HITS, outputs, "no answer for")
+    for rounds, log, _ in told:
+        again = [event["bytes"] for event in log if event["event"] == "resent"]
+        assert sum(again) <= sum(path["resent_bytes"] for path in rounds[-1][-1])
+    assert any(event["event"] == "resent" and event["argument"] == 0 for _, log, _ in told for event in log)
 
 
 def test_a_link_that_flaps_while_the_job_starts(hosts):
