@@ -107,15 +107,20 @@ def choose_nics(interface: str, towards: str) -> list[tuple[str, str, int, int, 
     The NICs named, or those that lead out of this machine: (interface, host, prefix length, Mbit/s or 0, whether it shares its subnet, whether sockets are bound to its interface) each.
     """
 
+def rdma_device(host: str) -> str:
+    """
+    The RDMA device of this local address, tried out; an error says why not.
+    """
+
 class Paths:
     def __init__(self, nics: Sequence[tuple[str, str, int, int, bool, bool]], secret: Secret, identity: Identity, encryption: Encryption | None) -> None: ...
 
     @property
     def addresses(self) -> list[str]: ...
 
-    def connect(self, process: Process, pairs: Sequence[tuple[int, int, int, int, int, bool, Sequence[tuple[int, int, str]]]], congestion: str, timeout: float, store: StoreClient, ended_key: str) -> None:
+    def connect(self, process: Process, pairs: Sequence[tuple[int, int, int, int, int, bool, Sequence[tuple[int, int, str, bool]]]], congestion: str, timeout: float, store: StoreClient, ended_key: str) -> None:
         """
-        A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address) of each path.
+        A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, whether by verbs) of each path.
         """
 
     @property

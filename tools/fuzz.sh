@@ -42,6 +42,7 @@ mkdir -p build/fuzz
 corpus=$(mktemp -d)
 trap 'rm -rf "$corpus"' EXIT
 steady="$(setarch -R true 2> /dev/null && echo 'setarch -R')" # older sanitizers do not bear much randomisation of addresses
+export JHETCC_FUZZ_SEEDS=$corpus # what honest peers say in this version
 if $steady build/tests/fuzz/cc/tests/fuzz_hostile "$corpus" cc/tests/fuzz/corpus -max_total_time="$seconds" -max_len=4096 -timeout=10 \
   -rss_limit_mb=2048 -artifact_prefix=build/fuzz/ > build/fuzz.log 2>&1; then
   grep -E '^(Done|stat::)' build/fuzz.log

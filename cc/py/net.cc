@@ -13,7 +13,6 @@
 #include "py/bindings.h"
 #include "runtime/endpoints.h"
 #include "runtime/paths.h"
-#include "transport/verbs/verbs.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -205,7 +204,7 @@ std::vector<NicRow> chooseNics(const std::string& interface, const std::string& 
 }
 
 std::string rdmaDevice(const std::string& host) {
-  return unwrap(transport::verbs::deviceOf(unwrap(net::Address::fromHost(host, 0))));
+  return unwrap(runtime::rdmaDevice(unwrap(net::Address::fromHost(host, 0))));
 }
 
 std::shared_ptr<runtime::Paths> makePaths(const std::vector<NicRow>& nics, const net::Secret& secret,

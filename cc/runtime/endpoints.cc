@@ -48,6 +48,8 @@ Result<std::unique_ptr<transport::Endpoint>> verbsEndpoint(Process& process, siz
                                   process.clock());
 }
 
+Result<std::string> rdmaDevice(const net::Address& local) { return transport::verbs::deviceOf(local); }
+
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b) {
   const int32_t rank_a = process.runner(slot_a).worldRank(), rank_b = process.runner(slot_b).worldRank();
   auto pair = transport::shm::createLocalPair({}, way(rank_a, rank_b), way(rank_b, rank_a), process.clock());

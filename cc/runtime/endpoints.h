@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which transport joins two ranks: shared memory over a unix socket or within the process, else tcp or verbs. Any thread.
+// Which transport joins two ranks: shared memory over a unix socket or within the process, else tcp or verbs. Any
+// thread.
 #pragma once
 
 #include <memory>
@@ -28,6 +29,9 @@ Result<std::unique_ptr<transport::Endpoint>> tcpEndpoint(Process& process, size_
 /// The same by RDMA, between the devices of the connection's two addresses. Both sides have to ask for it.
 Result<std::unique_ptr<transport::Endpoint>> verbsEndpoint(Process& process, size_t slot, int32_t peer,
                                                            net::Connection connection);
+
+/// The RDMA device of this local address, tried out. Code no_rdma_device: there is none.
+Result<std::string> rdmaDevice(const net::Address& local);
 
 /// Joins two ranks of this process.
 Status addLocalPair(Process& process, size_t slot_a, size_t slot_b);

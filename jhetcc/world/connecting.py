@@ -67,7 +67,7 @@ class Connections:
                     code=error.code,
                     scope="process",
                 ) from None
-            if error.code not in ("library_missing", "no_rdma_device"):  # a device that is there and does not work
+            if error.code != "no_rdma_device":
                 _log.warning("NIC %s %s is used by tcp, not by its RDMA device: %s", name, host, error)
             return ""
 

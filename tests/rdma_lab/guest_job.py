@@ -90,27 +90,39 @@ def phase_values(comm):
         assert np.array_equal(gathered, both)
         assert np.array_equal(scattered, both.sum(0))
         assert np.array_equal(turned, both[1 - NUMBER])
-    work_until(lambda: all(now > 0 for now, path in zip(moved(comm), paths(comm), strict=True) if path["tier"] == 0))
+    work_until(lambda: all(now > 0 for now in moved(comm)))
     tell("values", paths=paths(comm))
 
 
+def take(way):
+    """Takes this host's second adapter out of service: the link down, or, as a cut elsewhere would, nothing said and nothing sent."""
+    if way == "link":
+        link("eth1", "down")
+    else:
+        subprocess.run(["tc", "qdisc", "add", "dev", "eth1", "root", "netem", "loss", "100%"], check=True)
+
+
+def give_back(way):
+    if way == "link":
+        link("eth1", "up")
+    else:
+        subprocess.run(["tc", "qdisc", "del", "dev", "eth1", "root"], check=True)
+
+
 def phase_link(comm):
-    """A NIC of host 2 goes down in the middle of the work and comes back: nothing is lost, and it is used again."""
+    """An adapter of host 2 is gone in the middle of the work and comes back: nothing is lost, and it is used again."""
     hit = [path["path"] for path in paths(comm) if "10.9.1." in path["local"] or "10.9.1." in path["remote"]]
-    for _ in range(2):
+    for way in ("link", "link", "hole"):
         before = paths(comm)
-        down = (lambda: link("eth1", "down")) if NUMBER == 1 else None
-        turn = work_until(lambda: all(paths(comm)[k]["state"] == "lost" for k in hit), 0, 3, down or (lambda: None))
+        act = (lambda way=way: take(way)) if NUMBER == 1 else (lambda: None)
+        turn = work_until(lambda: all(paths(comm)[k]["state"] == "lost" for k in hit), 0, 3, act)
         lost = paths(comm)
         if NUMBER == 1:
-            link("eth1", "up")
+            give_back(way)
         turn = work_until(lambda: all(path["state"] == "healthy" for path in paths(comm)), turn)
         since = moved(comm)
-        used = lambda since=since: all(  # noqa: E731
-            now > then for now, then, path in zip(moved(comm), since, paths(comm), strict=True) if path["tier"] == 0
-        )
-        work_until(used, turn)
-        tell("link", hit=hit, before=before, lost=lost, after=paths(comm))
+        work_until(lambda since=since: all(now > then for now, then in zip(moved(comm), since, strict=True)), turn)
+        tell("link", way=way, hit=hit, before=before, lost=lost, after=paths(comm))
 
 
 def phase_lossy(comm):

@@ -62,7 +62,9 @@ def passed(output):
 @pytest.fixture(scope="module")
 def job(lab, tmp_path_factory):
     """Two guests, two adapters each, one process a guest: what they told, by host and phase."""
-    python = f"PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={Path(jhetcc.__file__).parents[1]} JAX_PLATFORMS=cpu {sys.executable}"
+    python = (
+        f"PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={Path(jhetcc.__file__).parents[1]} JAX_PLATFORMS=cpu {sys.executable}"
+    )
     output = run_in_guests(tmp_path_factory.mktemp("job"), 2, 300, f"{python} {HERE}/guest_job.py")
     told = []
     for each in output:
@@ -93,16 +95,16 @@ def test_collectives_inside_jit_use_both_adapters_of_both_hosts(job):
             assert path["received_bytes"] > 0
 
 
-def test_an_adapter_that_goes_down_and_comes_back_costs_nothing_but_time(job):
+def test_an_adapter_that_is_lost_and_comes_back_costs_nothing_but_time(job):
     for phases in job:
-        assert len(phases["link"]) == 2  # the second time by the address's new place in the table
+        assert [told["way"] for told in phases["link"]] == ["link", "link", "hole"]
         for told in phases["link"]:
             assert told["hit"] == [1]
             before, lost, after = told["before"], told["lost"], told["after"]
             assert before[1]["state"] == "healthy"
             assert before[1]["sent_bytes"] > 0
             assert lost[1]["state"] == "lost"
-            assert lost[1]["losses"] == before[1]["losses"] + 1
+            assert lost[1]["losses"] > before[1]["losses"]
             assert lost[0]["sent_bytes"] > before[0]["sent_bytes"]  # the work went on over the other
             assert after[1]["state"] == "healthy"
             assert after[0]["losses"] == 0

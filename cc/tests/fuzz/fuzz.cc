@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <optional>
-#include <tuple>
 
 #include "control/store_protocol.h"
 #include "control/store_table.h"
@@ -203,31 +202,36 @@ void addTls(std::vector<std::string>* inputs) {
   inputs->push_back(input(kTlsClient, std::string(bytes, static_cast<size_t>(got))));
 }
 
-std::string raw(const transport::FrameHeader& header) {
-  return {reinterpret_cast<const char*>(&header), sizeof header};
-}
+struct Said {
+  uint8_t type;
+  uint64_t address, length, cookie;
+  bool has_bytes;
+};
+constexpr uint64_t kFirstPush = uint64_t{1} << 63 | 1;
+constexpr Said kFrames[] = {{1, 0, 5, 0, true},
+                            {2, 0, 900, 3, false},
+                            {3, 0, 0, 0, true},
+                            {5, 0, 12, 0, true},
+                            {0x82, 4, 0, 1, false},
+                            {0x83, 0, 7, 1, true},
+                            {0x86, kFirstPush, 7, 3, false},
+                            {0x83, 0, 7, kFirstPush, true},
+                            {0x85, 0, 0, kFirstPush, false},
+                            {0x87, 0, 0, kFirstPush, false},
+                            {0x84, 0, 0, 1, false},
+                            {4, 0, 0, 0, true}};
 
+/// Frames as they follow each other, one more in each input.
 void addFrames(std::vector<std::string>* inputs) {
-  using transport::FrameType;
-  transport::FrameHeader header;
   std::string bytes;
-  for (const auto& [type, address, length, cookie] :
-       std::vector<std::tuple<uint8_t, uint64_t, uint64_t, uint64_t>>{{1, 0, 5, 0},
-                                                                      {2, 0, 900, 3},
-                                                                      {3, 0, 0, 0},
-                                                                      {0x82, 4, 0, 1},
-                                                                      {0x83, 0, 7, 1},
-                                                                      {0x86, uint64_t{1} << 63 | 1, 7, 3},
-                                                                      {0x83, 0, 7, uint64_t{1} << 63 | 1},
-                                                                      {0x85, 0, 0, uint64_t{1} << 63 | 1},
-                                                                      {0x87, 0, 0, uint64_t{1} << 63 | 1},
-                                                                      {0x84, 0, 0, 1},
-                                                                      {4, 0, 0, 0}}) {
-    header.type = FrameType{type};
-    header.address = address;
-    header.length = length;
-    header.cookie = cookie;
-    bytes += raw(header) + std::string(type < 0x82 && type != 2 ? length : type == 0x83 ? length : 0, 'p');
+  for (const Said& said : kFrames) {
+    transport::FrameHeader header;
+    header.type = transport::FrameType{said.type};
+    header.address = said.address;
+    header.length = said.length;
+    header.cookie = said.cookie;
+    bytes.append(reinterpret_cast<const char*>(&header), sizeof header);
+    if (said.has_bytes) bytes.append(said.length, 'p');
     inputs->push_back(input(kTcp, bytes));
   }
 }

@@ -51,7 +51,8 @@ std::vector<std::string> transports() {
 
 /// Every payload is gathered by the adapter from where it lies.
 Ends connectVerbs() {
-  const net::Address address = must(net::Address::fromHost(std::string(labAddresses()).substr(0, std::strcspn(labAddresses(), " ")), 0));
+  const net::Address address =
+      must(net::Address::fromHost(std::string(labAddresses()).substr(0, std::strcspn(labAddresses(), " ")), 0));
   Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   REQUIRE(bind(listener.get(), address.native(), address.nativeSize()) == 0);
   REQUIRE(listen(listener.get(), 1) == 0);

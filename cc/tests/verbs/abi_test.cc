@@ -11,8 +11,8 @@
 
 namespace jhetcc::transport::verbs {
 
-#define SAME_PLACE(ours, field, theirs, name)                                                           \
-  static_assert(offsetof(ours, field) == offsetof(theirs, name) &&                                      \
+#define SAME_PLACE(ours, field, theirs, name)                                                                  \
+  static_assert(offsetof(ours, field) == offsetof(theirs, name) &&                                             \
                     sizeof(static_cast<ours*>(nullptr)->field) == sizeof(static_cast<theirs*>(nullptr)->name), \
                 #ours "::" #field " is " #theirs "::" #name)
 
@@ -99,14 +99,16 @@ static_assert(abi::kMaskState == IBV_QP_STATE && abi::kMaskAccess == IBV_QP_ACCE
               abi::kMaskRnrTimer == IBV_QP_MIN_RNR_TIMER && abi::kMaskSendPsn == IBV_QP_SQ_PSN &&
               abi::kMaskReadsServed == IBV_QP_MAX_DEST_RD_ATOMIC && abi::kMaskRemoteQp == IBV_QP_DEST_QPN);
 static_assert(abi::kAccessLocalWrite == IBV_ACCESS_LOCAL_WRITE && abi::kAccessRemoteWrite == IBV_ACCESS_REMOTE_WRITE);
-static_assert(abi::kWrite == IBV_WR_RDMA_WRITE && abi::kWriteWithImmediate == IBV_WR_RDMA_WRITE_WITH_IMM && abi::kSignaled == IBV_SEND_SIGNALED &&
-              abi::kSolicited == IBV_SEND_SOLICITED && abi::kInline == IBV_SEND_INLINE);
+static_assert(abi::kWrite == IBV_WR_RDMA_WRITE && abi::kWriteWithImmediate == IBV_WR_RDMA_WRITE_WITH_IMM &&
+              abi::kSignaled == IBV_SEND_SIGNALED && abi::kSolicited == IBV_SEND_SOLICITED &&
+              abi::kInline == IBV_SEND_INLINE);
 static_assert(abi::kSuccess == IBV_WC_SUCCESS && abi::kRetriesExceeded == IBV_WC_RETRY_EXC_ERR &&
               abi::kReceivedWithImmediate == IBV_WC_RECV_RDMA_WITH_IMM);
 static_assert(abi::kEventCqError == IBV_EVENT_CQ_ERR && abi::kEventQpFatal == IBV_EVENT_QP_FATAL &&
-              abi::kEventQpRequestError == IBV_EVENT_QP_REQ_ERR && abi::kEventQpAccessError == IBV_EVENT_QP_ACCESS_ERR &&
-              abi::kEventDeviceFatal == IBV_EVENT_DEVICE_FATAL && abi::kEventPortActive == IBV_EVENT_PORT_ACTIVE &&
-              abi::kEventPortError == IBV_EVENT_PORT_ERR && abi::kEventGidChange == IBV_EVENT_GID_CHANGE);
+              abi::kEventQpRequestError == IBV_EVENT_QP_REQ_ERR &&
+              abi::kEventQpAccessError == IBV_EVENT_QP_ACCESS_ERR && abi::kEventDeviceFatal == IBV_EVENT_DEVICE_FATAL &&
+              abi::kEventPortActive == IBV_EVENT_PORT_ACTIVE && abi::kEventPortError == IBV_EVENT_PORT_ERR &&
+              abi::kEventGidChange == IBV_EVENT_GID_CHANGE);
 
 }  // namespace jhetcc::transport::verbs
 

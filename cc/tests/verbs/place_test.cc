@@ -42,7 +42,8 @@ net::Address address(const char* host) {
 
 }  // namespace
 
-TEST_CASE("verbs: a local address is found in the table of the device that has it, as RoCE v2, wherever it stands now") {
+TEST_CASE(
+    "verbs: a local address is found in the table of the device that has it, as RoCE v2, wherever it stands now") {
   Tree tree;
   tree.put("rdma0", "0", "fe80:0000:0000:0000:5054:00ff:fe00:0001", "IB/RoCE v1");
   tree.put("rdma0", "1", "0000:0000:0000:0000:0000:ffff:0a09:0001", "RoCE v2");

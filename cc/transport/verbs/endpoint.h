@@ -118,7 +118,7 @@ class VerbsEndpoint final : public Endpoint {
   std::vector<FrameHeader> internal_;  ///< own frames that found no room
   std::vector<Request> requests_;      ///< served in turn; whole ones stay until their bytes are there
   size_t turn_ = 0;
-  uint64_t solicited_ = 0;  ///< unposted bytes of the ring that a sleeping peer has to be woken for, 0: none
+  uint64_t solicited_ = 0;          ///< unposted bytes of the ring that a sleeping peer has to be woken for, 0: none
   std::vector<uint64_t> released_;  ///< to be reported by the next poll
 
   abi::SendWr chain_[kChain];
@@ -139,7 +139,7 @@ class VerbsEndpoint final : public Endpoint {
   uint64_t next_fetch_ = 1;
   uint32_t receives_owed_ = 0;
   uint32_t polls_ = 0;
-  bool has_news_ = false;  ///< completions came that no poll has acted on
+  bool has_news_ = false;      ///< completions came that no poll has acted on
   std::string port_note_;      ///< of the device's events, for errors
   bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;

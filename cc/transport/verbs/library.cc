@@ -21,8 +21,10 @@ void take(const LateLibrary& library, const char* name, Function** function, Sta
 }  // namespace
 
 Result<Library> Library::load(const std::string& path) {
-  Result<LateLibrary> loaded = LateLibrary::load(
-      {"libibverbs (RDMA)", path, {"libibverbs.so.1"}, "install rdma-core (Debian: libibverbs1 and ibverbs-providers)"});
+  Result<LateLibrary> loaded = LateLibrary::load({"libibverbs (RDMA)",
+                                                  path,
+                                                  {"libibverbs.so.1"},
+                                                  "install rdma-core (Debian: libibverbs1 and ibverbs-providers)"});
   if (!loaded.isOk()) return loaded.status();
   const LateLibrary& from = loaded.value();
   Library made{};

@@ -56,10 +56,12 @@ Status Link::failed(const char* call) const {
 }
 
 Result<std::unique_ptr<Link>> Link::open(const net::Address& local, const Options& options) {
+  const Result<Place> place = findPlace(local);
+  if (!place.isOk()) return place.status();
   const Result<const Library*> library = Library::get();
-  if (!library.isOk()) return library.status();
-  std::unique_ptr<Link> link(new Link(*library.value(), options));
-  JHETCC_RETURN_IF_ERROR(link->openDevice(local));
+  if (!library.isOk()) return library.status().withContext(place.value().device + " carries " + local.host());
+  std::unique_ptr<Link> link(new Link(*library.value(), options, place.value()));
+  JHETCC_RETURN_IF_ERROR(link->openDevice());
   JHETCC_RETURN_IF_ERROR(link->openQp());
   JHETCC_RETURN_IF_ERROR(link->in_.start(*link->library_, link->pd_, options.ring_bytes,
                                          abi::kAccessLocalWrite | abi::kAccessRemoteWrite));
@@ -69,10 +71,7 @@ Result<std::unique_ptr<Link>> Link::open(const net::Address& local, const Option
   return link;
 }
 
-Status Link::openDevice(const net::Address& local) {
-  Result<Place> place = findPlace(local);
-  if (!place.isOk()) return place.status();
-  place_ = place.value();
+Status Link::openDevice() {
   int count = 0;
   abi::Device** list = library_->get_device_list(&count);
   if (list == nullptr) return failed("ibv_get_device_list");

@@ -91,15 +91,16 @@ class Link {
     uint32_t mtu = 0;
     uint32_t zero = 0;
   };
-  Link(const Library& library, const Options& options) : library_(&library), options_(options) {}
-  Status openDevice(const net::Address& local);
+  Link(const Library& library, const Options& options, const Place& place)
+      : library_(&library), options_(options), place_(place) {}
+  Status openDevice();
   Status openQp();
   Status makeReady();
   Status failed(const char* call) const;
 
   const Library* library_;
   const Options options_;
-  Place place_;
+  const Place place_;
   abi::Context* context_ = nullptr;
   abi::Pd* pd_ = nullptr;
   abi::Channel* channel_ = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of offers, registered while an offer of it is open. Nothing is kept beyond that: who frees memory does not tell
-// us, and a registration that outlives its pages sends what lay there before. One thread.
+// Memory of offers, registered while an offer of it is open. Nothing is kept beyond that: who frees memory does not
+// tell us, and a registration that outlives its pages sends what lay there before. One thread.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What comes in: completions, frames of the ring, pieces into their place; and the ends: of the queue pair, of the
 // peer, of the device. One thread.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-
-#include <arpa/inet.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -77,8 +76,9 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
   const uint32_t ring = options.ring_bytes;
   if (ring < kRingBytesMin || ring > kRingBytesMax || (ring & (ring - 1)) != 0 || options.ack_timeout > 31 ||
       options.retries > 6) {
-    return Status(Kind::kBadArgument, Scope::kCall, "bad_option",
-                  names + ": the ring is a power of two from 262144 to 2097152 bytes, ack_timeout at most 31, retries 6");
+    return Status(
+        Kind::kBadArgument, Scope::kCall, "bad_option",
+        names + ": the ring is a power of two from 262144 to 2097152 bytes, ack_timeout at most 31, retries 6");
   }
   const Result<net::Address> local = net::localAddress(socket.get());
   const Result<net::Address> remote = net::remoteAddress(socket.get());
@@ -86,16 +86,15 @@ Result<std::unique_ptr<Endpoint>> create(Fd socket, const Options& options, cons
   if (!remote.isOk()) return remote.status().withContext(names);
   const int flags = fcntl(socket.get(), F_GETFL);
   if (flags < 0 || fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-    return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket",
-                  names + ": fcntl(O_NONBLOCK): " + strerror(errno));
+    return Status(Kind::kInternal, Scope::kEndpoint, "bad_socket", names + ": fcntl(O_NONBLOCK): " + strerror(errno));
   }
   auto link = Link::open(local.value(), options);
   if (!link.isOk()) {
     (void)tell(socket.get(), link.status().message(), names);  // the error counts, whether it is heard or not
     return link.status().withContext(names);
   }
-  const std::string text = names + " " + local.value().host() + " -> " + remote.value().host() + " by " +
-                           link.value()->here().device;
+  const std::string text =
+      names + " " + local.value().host() + " -> " + remote.value().host() + " by " + link.value()->here().device;
   auto made = std::make_unique<VerbsEndpoint>(std::move(socket), std::move(link).value(), options, text, clock);
   JHETCC_RETURN_IF_ERROR(made->start());
   return std::unique_ptr<Endpoint>(std::move(made));
@@ -265,6 +264,7 @@ void VerbsEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Ev
   if (header.type == kFetchData) return takePiece(header, payload, sink);
   if (header.type == kFetchRefused) return endFetch(header.cookie, sink);
   if (header.type == kFetchRequest) {
+    if (internal_.size() >= 2 * kOfferSlots) return fail("more fetch requests than offers");
     if (offers_.find(header.cookie) < 0) return queueInternal(kFetchRefused, header.address, 0);
     const auto same = [&](const Request& one) { return one.cookie == header.cookie; };
     if (std::any_of(requests_.begin(), requests_.end(), same)) return fail("an offer fetched twice");

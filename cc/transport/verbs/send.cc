@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kFlushAtBytes = 64 * 1024;
 constexpr uint64_t kBytesPerPoll = 1024 * 1024;
 constexpr uint64_t kSignalBytes = 2 * kPieceBytes;  // a slow path is seen to go on by each of these
-constexpr int kPiecesPerDoorbell = 2;  // copying the next ones and sending these go on side by side
+constexpr int kPiecesPerDoorbell = 2;               // copying the next ones and sending these go on side by side
 /// Who waits for a peer that says nothing asks for its adapter's answer so often.
 constexpr int64_t kSilenceNs = 100 * kNsPerMs;
 /// A dead path ends by its retries long before this.
@@ -71,7 +71,8 @@ bool VerbsEndpoint::flushInternal() {
 
 bool VerbsEndpoint::wantsWrite() const {
   return broken_.isOk() && !has_ended_ && end_.isOk() &&
-         (phase_ != Phase::kOpen || out_.unposted() > 0 || !internal_.empty() || !requests_.empty() || done_wr_ != staged_wr_);
+         (phase_ != Phase::kOpen || out_.unposted() > 0 || !internal_.empty() || !requests_.empty() ||
+          done_wr_ != staged_wr_);
 }
 
 /// The peer and the queue take so many more messages.

@@ -16,7 +16,8 @@
 namespace jhetcc::transport::verbs {
 
 struct Options {
-  uint32_t ring_bytes = 1024 * 1024;  ///< what the peer writes into; a power of two, 256 KiB to 2 MiB, equal at both ends
+  uint32_t ring_bytes =
+      1024 * 1024;  ///< what the peer writes into; a power of two, 256 KiB to 2 MiB, equal at both ends
   /// Payloads from this length on are sent from the offered memory, registered until they are there. Shorter ones are
   /// copied: that costs less than a registration. 0: all of them, for memory that only NICs reach.
   uint64_t registered_from_bytes = 256 * 1024;
