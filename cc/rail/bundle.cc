@@ -238,6 +238,7 @@ bool Bundle::sendStripe(Path& path, uint64_t number, Offered& offer) {
   if (is_again) {
     offer.again.pop_back();
     path.status.resent_bytes += bytes;
+    if (resend_watcher_) resend_watcher_(path.status, bytes);
   } else {
     ++offer.next;
   }

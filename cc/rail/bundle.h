@@ -53,6 +53,10 @@ class Bundle final : public transport::Endpoint {
   std::vector<PathStatus> paths() const;
   /// Told of every loss and return, inside other calls: may mark and wake, no more.
   void watch(std::function<void(const PathStatus&)> watcher) { watcher_ = std::move(watcher); }
+  /// Told, in the same way, of every stripe that goes again, with the path it goes over.
+  void watchResends(std::function<void(const PathStatus&, uint64_t bytes)> watcher) {
+    resend_watcher_ = std::move(watcher);
+  }
 
   Result<bool> send(const transport::FrameHeader& header, const void* payload) override;
   Result<bool> fetch(const transport::FrameHeader& offer, void* destination, uint64_t token) override;
@@ -164,6 +168,7 @@ class Bundle final : public transport::Endpoint {
   std::vector<std::unique_ptr<Path>> paths_;
   std::vector<std::unique_ptr<transport::Endpoint>> gone_;  ///< lost while they were polled: destroyed after that
   std::function<void(const PathStatus&)> watcher_;
+  std::function<void(const PathStatus&, uint64_t)> resend_watcher_;
   transport::EventSink* sink_ = nullptr;  ///< during a poll
   int64_t next_look_ns_ = 0;
   int64_t no_path_since_ns_ = -1;

@@ -256,6 +256,9 @@ void Paths::Loop::makeEndpoints() {
     std::unique_ptr<transport::Endpoint> endpoint = bundleOf(number);
     auto* bundle = static_cast<rail::Bundle*>(endpoint.get());
     bundle->watch([this, number](const rail::PathStatus& status) { onChange({number, status.info.path}, status); });
+    bundle->watchResends([this, number](const rail::PathStatus& status, uint64_t bytes) {
+      note(trace::EventKind::kResent, number, status, bytes);
+    });
     pair.bundle = bundle;
     process_->addEndpoint(pair.plan.slot, pair.plan.peer, std::move(endpoint));
   }
