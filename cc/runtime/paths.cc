@@ -193,7 +193,8 @@ Status Paths::Loop::noPath(const Status& time, const net::Deadline& deadline, in
   }
   const int64_t seconds = (deadline.clock.nowNs() - begun_ns) / (1'000 * kNsPerMs);
   return Status(time.kind(), Scope::kEndpoint, is_late ? "connect_timeout" : "cancelled",
-                std::string(is_late ? "gave up after " : "cancelled after ") + std::to_string(seconds) + " s: " + text,
+                std::string(is_late ? "gave up after " : "cancelled after ") + std::to_string(seconds) + " s: " + text +
+                    ". JHETCC_INTERFACE names the NICs to use",
                 ranks);
 }
 

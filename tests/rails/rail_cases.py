@@ -104,11 +104,11 @@ def case_closed_connections(comm, host):
     return hit, before, lost, paths_to(comm, peer), comm.status()["counters"]["aborts"]
 
 
-def joined(address, key, **options):
+def joined(address, key, seconds=40, **options):
     """Joins the job at this address; the processes may be in namespaces of their own."""
     for name, value in options.items():
         os.environ[f"JHETCC_{name.upper()}"] = value
-    return jhetcc.init(**here() | {"coordinator": address, "secret": key, "timeout": 40})
+    return jhetcc.init(**here() | {"coordinator": address, "secret": key, "timeout": seconds})
 
 
 def case_link(address, key, options, rounds):
