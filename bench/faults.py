@@ -48,7 +48,7 @@ class Grid:
     def __init__(self, options):
         self.options = options
         self.site = Site([options.mbit] * options.links, wire=options.mbit // 3, seed=options.seed)
-        self.job, self.job_key, self.port = None, None, 7200
+        self.job, self.job_key, self.port, self.strike = None, None, 7200, None
         self.reference, self.bytes, self.recent = {}, {}, []
 
     # -- the job
@@ -80,6 +80,14 @@ class Grid:
             self.job.close(kill)
         self.job = None
 
+    def give_up(self, fault):
+        """After a job that hung: nothing of it or its fault may reach the next one."""
+        if self.strike is not None and self.strike.at:
+            with contextlib.suppress(OSError, KeyError):
+                fault.heal(self.strike)
+        self.strike = None
+        self.end_job(kill=True)
+
     def choose(self, fault, healthy, chance):
         if fault.wire:
             return [self.options.links]
@@ -99,7 +107,7 @@ class Grid:
                 outcome, why, more = self.attempt(fault, position, chance, attempt)
             except Hung as hung:
                 outcome, why, more = FAILED, str(hung), {}
-                self.end_job(kill=True)
+                self.give_up(fault)
             row |= {"outcome": outcome, "why": why, "attempts": attempt + 1} | more
             if outcome != INCONCLUSIVE:
                 break
@@ -108,9 +116,10 @@ class Grid:
     def attempt(self, fault, position, chance, attempt):
         operation = chance.choice(list(OPERATIONS))
         case = (operation, OPERATIONS[operation], chance.randrange(VARIANTS))
+        self.strike = None
         healthy = self.need(fault)
         links, host = self.choose(fault, healthy, chance), chance.randrange(2)
-        one = faults_menu.Strike(self.site, self.job, chance, links, host, position)
+        self.strike = one = faults_menu.Strike(self.site, self.job, chance, links, host, position)
         every = range(len(self.site.rates))
         # The fault-free run: its result is the one to be equal to.
         self.job.all("ready", *case)

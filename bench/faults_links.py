@@ -95,7 +95,11 @@ class Fault:
         """What is not as it should be, besides values and errors, or None."""
         if self.loses:
             return None
-        lost = sorted({path for look in looks for _, path in look["lost"] if path not in one.kept.get("may_lose", ())})
+        # A spare that carries nothing may find a slow link silent when it is probed.
+        used = {path["path"] for look in looks for path in look["paths"] if path["tier"] == 0} - set(
+            one.kept.get("may_lose", ())
+        )
+        lost = sorted({path for look in looks for _, path in look["lost"] if path in used})
         return f"paths {lost} were lost without need" if lost else None
 
 

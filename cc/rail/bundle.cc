@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "rail/wire.h"
 
@@ -20,6 +21,7 @@ constexpr uint64_t kKeptBytesMax = 1024 * 1024;
 constexpr uint64_t kAcknowledgeEach = kKeptMax / 4;
 constexpr uint64_t kAcknowledgeBytes = kKeptBytesMax / 4;
 constexpr size_t kOffersMax = 1024;
+constexpr uint64_t kUnaskedBytesMax = 4 * 1024 * 1024;
 constexpr uint64_t kStripeBytesMin = 32 * 1024;
 constexpr uint64_t kStripeBytesUnmeasured = 128 * 1024;
 constexpr double kStripeSeconds = 0.002;  ///< a stripe takes about this long on a path
@@ -145,25 +147,43 @@ uint32_t Bundle::stripeBytes() const {
   return static_cast<uint32_t>(std::clamp(wanted / 4096 * 4096, kStripeBytesMin, most));
 }
 
-/// Gives stripes to paths as long as there are both.
+/// Gives stripes to paths as long as there are both: first of what the peer waits for. What it does not want yet may be
+/// sent ahead, but so little that it never stands in the way.
 void Bundle::dispatch() {
-  while (!pending_.empty() && broken_.isOk()) {
-    const uint64_t number = pending_.front();
+  if (dispatchFrom(wanted_, true)) dispatchFrom(pending_, false);
+}
+
+/// True: all that may be sent is.
+bool Bundle::dispatchFrom(std::deque<uint64_t>& numbers, bool is_wanted) {
+  while (!numbers.empty() && broken_.isOk()) {
+    const uint64_t number = numbers.front();
     const auto found = offered_.find(number);
-    if (found == offered_.end() || !found->second.hasPending()) {
-      pending_.pop_front();
+    if (found == offered_.end() || !found->second.hasPending() || found->second.is_wanted != is_wanted) {
+      numbers.pop_front();
       continue;
     }
     Offered& offer = found->second;
-    Path* path = pathFor(offer.bytesOf(offer.again.empty() ? offer.next : offer.again.back()));
-    if (!path) return;
+    const uint64_t bytes = offer.bytesOf(offer.again.empty() ? offer.next : offer.again.back());
+    if (!is_wanted && unasked_bytes_ + bytes > kUnaskedBytesMax) return false;
+    Path* path = pathFor(bytes, is_wanted ? kStripesPerPath : kStripesPerPath / 2);
+    if (!path) return false;
     sendStripe(*path, number, offer);
   }
+  return true;
+}
+
+/// The peer has a place for it.
+void Bundle::onWanted(uint64_t number) {
+  const auto found = offered_.find(number);
+  if (found == offered_.end() || found->second.is_wanted) return;
+  found->second.is_wanted = true;
+  unasked_bytes_ -= std::exchange(found->second.unasked, 0);
+  if (found->second.hasPending()) wanted_.push_back(number);
 }
 
 /// The path on which a stripe ends first, if it has room now. One on which it ends later serves, too, as long as all
 /// that waits would not be through before: so slow paths carry their share, and nobody waits for them in the end.
-Path* Bundle::pathFor(uint64_t bytes) {
+Path* Bundle::pathFor(uint64_t bytes, size_t stripes_max) {
   double known = 0, ahead = static_cast<double>(pending_bytes_), all_rates = 0, first_end = 1e300;
   int known_count = 0;
   const auto mayCarry = [this](const Path& path) {
@@ -188,7 +208,7 @@ Path* Bundle::pathFor(uint64_t bytes) {
   Path* best = nullptr;
   for (const auto& path : paths_) {
     if (!mayCarry(*path) || path->is_full || path->is_behind || path->given >= kStripesPerPoll) continue;
-    if (path->under_way.size() >= kStripesPerPath || path->under_way_bytes > kUnderWayMax) continue;
+    if (path->under_way.size() >= stripes_max || path->under_way_bytes > kUnderWayMax) continue;
     if (endOf(*path) > std::max(first_end, ahead / all_rates)) continue;
     if (!best || endOf(*path) < endOf(*best)) best = path.get();
   }
@@ -218,6 +238,7 @@ bool Bundle::sendStripe(Path& path, uint64_t number, Offered& offer) {
   if (is_again) {
     offer.again.pop_back();
     path.status.resent_bytes += bytes;
+    if (resend_watcher_) resend_watcher_(path.status, bytes);
   } else {
     ++offer.next;
   }
@@ -226,6 +247,10 @@ bool Bundle::sendStripe(Path& path, uint64_t number, Offered& offer) {
   ++path.given;
   is_answer_due_ = true;
   pending_bytes_ -= bytes;
+  if (!offer.is_wanted) {
+    offer.unasked += bytes;
+    unasked_bytes_ += bytes;
+  }
   return true;
 }
 
@@ -237,12 +262,17 @@ void Bundle::onStripeReleased(Path& path, uint64_t number) {
   path.under_way.erase(found);
   path.under_way_bytes -= stripe.bytes;
   path.status.sent_bytes += stripe.bytes;
-  countTaken(stripe.offer);
+  countTaken(stripe.offer, stripe.bytes);
 }
 
-void Bundle::countTaken(uint64_t number) {
+void Bundle::countTaken(uint64_t number, uint64_t bytes) {
   const auto found = offered_.find(number);
-  if (found == offered_.end() || --found->second.left > 0) return;
+  if (found == offered_.end()) return;
+  if (!found->second.is_wanted) {
+    found->second.unasked -= bytes;
+    unasked_bytes_ -= bytes;
+  }
+  if (--found->second.left > 0) return;
   released_.push_back(found->second.cookie);
   offered_.erase(found);
 }
@@ -254,6 +284,7 @@ void Bundle::revoke(uint64_t cookie) {
   if (found == offered_.end()) return;
   const uint64_t number = found->first;
   const Offered& offer = found->second;
+  unasked_bytes_ -= offer.unasked;
   for (uint32_t index : offer.again) pending_bytes_ -= offer.bytesOf(index);
   for (uint32_t index = offer.next; index < offer.count; ++index) pending_bytes_ -= offer.bytesOf(index);
   for (auto& path : paths_) {

@@ -53,6 +53,10 @@ class Bundle final : public transport::Endpoint {
   std::vector<PathStatus> paths() const;
   /// Told of every loss and return, inside other calls: may mark and wake, no more.
   void watch(std::function<void(const PathStatus&)> watcher) { watcher_ = std::move(watcher); }
+  /// Told, in the same way, of every stripe that goes again, with the path it goes over.
+  void watchResends(std::function<void(const PathStatus&, uint64_t bytes)> watcher) {
+    resend_watcher_ = std::move(watcher);
+  }
 
   Result<bool> send(const transport::FrameHeader& header, const void* payload) override;
   Result<bool> fetch(const transport::FrameHeader& offer, void* destination, uint64_t token) override;
@@ -77,6 +81,8 @@ class Bundle final : public transport::Endpoint {
   struct Offered {
     uint64_t cookie = 0, address = 0, length = 0;
     uint32_t stripe_bytes = 0;
+    bool is_wanted = false;       ///< the peer has a place for it
+    uint64_t unasked = 0;         ///< bytes sent before that, and not taken
     uint32_t left = 0;            ///< stripes that the peer does not have yet
     uint32_t count = 0;           ///< of all stripes
     uint32_t next = 0;            ///< the first that was never sent
@@ -113,10 +119,12 @@ class Bundle final : public transport::Endpoint {
   void acknowledge();
   void onAcknowledged(uint64_t order);
   void dispatch();
-  Path* pathFor(uint64_t bytes);
+  bool dispatchFrom(std::deque<uint64_t>& numbers, bool is_wanted);
+  Path* pathFor(uint64_t bytes, size_t stripes_max);
+  void onWanted(uint64_t number);
   bool sendStripe(Path& path, uint64_t number, Offered& offer);
   void onStripeReleased(Path& path, uint64_t number);
-  void countTaken(uint64_t offer);
+  void countTaken(uint64_t offer, uint64_t bytes);
   uint32_t stripeBytes() const;
 
   // bundle_arriving.cc: what comes in
@@ -160,6 +168,7 @@ class Bundle final : public transport::Endpoint {
   std::vector<std::unique_ptr<Path>> paths_;
   std::vector<std::unique_ptr<transport::Endpoint>> gone_;  ///< lost while they were polled: destroyed after that
   std::function<void(const PathStatus&)> watcher_;
+  std::function<void(const PathStatus&, uint64_t)> resend_watcher_;
   transport::EventSink* sink_ = nullptr;  ///< during a poll
   int64_t next_look_ns_ = 0;
   int64_t no_path_since_ns_ = -1;
@@ -178,7 +187,9 @@ class Bundle final : public transport::Endpoint {
   uint64_t unacknowledged_bytes_ = 0;
 
   std::unordered_map<uint64_t, Offered> offered_;  ///< by number
-  std::deque<uint64_t> pending_;                   ///< numbers of offers with stripes to be sent, oldest first
+  std::deque<uint64_t> wanted_;                    ///< numbers of offers with stripes to be sent, oldest first
+  std::deque<uint64_t> pending_;                   ///< of those that the peer may not want yet
+  uint64_t unasked_bytes_ = 0;                     ///< of the latter, sent and not taken
   uint64_t pending_bytes_ = 0;
   uint64_t next_offer_ = 1;
   uint64_t next_stripe_ = 1;

@@ -37,6 +37,7 @@ void Bundle::onPathFrame(Path& path, const FrameHeader& header, const void* payl
   switch (header.flags) {
     case kMessage:
     case kWithdrawn:
+    case kWanted:
     case kLost:
       return onNumbered(path, header, static_cast<const uint8_t*>(payload));
     case kAcknowledge:
@@ -74,6 +75,7 @@ void Bundle::onNumbered(Path& path, const FrameHeader& outer, const uint8_t* pay
   ++expected_order_;
   unacknowledged_bytes_ += outer.length;
   if (outer.flags == kWithdrawn) return onWithdrawn(outer.address);
+  if (outer.flags == kWanted) return onWanted(outer.address);
   if (outer.flags == kLost) {
     std::vector<uint64_t> taken(outer.length / sizeof(uint64_t));
     if (!taken.empty()) std::memcpy(taken.data(), payload, outer.length);
@@ -187,9 +189,14 @@ Result<bool> Bundle::fetch(const FrameHeader& offer, void* destination, uint64_t
       arriving.taken[one.header.index] = false;  // lost just now, by a stripe before
     }
   }
-  if (arriving.left > 0) return false;
-  arriving_.erase(found);
-  return true;
+  if (arriving.left == 0) {
+    arriving_.erase(found);
+    return true;
+  }
+  FrameHeader outer;
+  outer.address = number;
+  keep(kWanted, outer, nullptr, 0, nullptr, 0);
+  return false;
 }
 
 void Bundle::cancel(uint64_t token) {

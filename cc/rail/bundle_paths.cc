@@ -164,7 +164,7 @@ void Bundle::resolve(uint16_t number, uint32_t generation, const std::vector<uin
     in_doubt_.erase(in_doubt_.begin() + static_cast<std::ptrdiff_t>(k));
     for (const Stripe& stripe : lost.stripes) {
       if (std::find(taken.begin(), taken.end(), stripe.number) != taken.end()) {
-        countTaken(stripe.offer);
+        countTaken(stripe.offer, stripe.bytes);
       } else {
         sendAgain(stripe);
       }
@@ -174,9 +174,13 @@ void Bundle::resolve(uint16_t number, uint32_t generation, const std::vector<uin
 
 void Bundle::sendAgain(const Stripe& stripe) {
   Offered& offer = offered_.at(stripe.offer);
-  if (!offer.hasPending()) pending_.push_front(stripe.offer);
+  if (!offer.hasPending()) (offer.is_wanted ? wanted_ : pending_).push_front(stripe.offer);
   offer.again.push_back(stripe.index);
   pending_bytes_ += stripe.bytes;
+  if (!offer.is_wanted) {
+    offer.unasked -= stripe.bytes;
+    unasked_bytes_ -= stripe.bytes;
+  }
 }
 
 void Bundle::giveUp(const Status& why) {

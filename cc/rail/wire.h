@@ -14,6 +14,7 @@ constexpr uint8_t kMessage =
 constexpr uint8_t kWithdrawn = 2;  ///< `address`: the offer that is none any more
 constexpr uint8_t kLost =
     3;  ///< `tag`: a path, `index`: its generation; payload: numbers of the stripes that came whole
+constexpr uint8_t kWanted = 8;  ///< `address`: the offer that has its place now
 // Of the moment, and of the path that carries them:
 constexpr uint8_t kAcknowledge = 4;
 constexpr uint8_t kOpen = 5;  ///< first over a path that was connected anew; `index`: its generation

@@ -193,7 +193,8 @@ Status Paths::Loop::noPath(const Status& time, const net::Deadline& deadline, in
   }
   const int64_t seconds = (deadline.clock.nowNs() - begun_ns) / (1'000 * kNsPerMs);
   return Status(time.kind(), Scope::kEndpoint, is_late ? "connect_timeout" : "cancelled",
-                std::string(is_late ? "gave up after " : "cancelled after ") + std::to_string(seconds) + " s: " + text,
+                std::string(is_late ? "gave up after " : "cancelled after ") + std::to_string(seconds) + " s: " + text +
+                    ". JHETCC_INTERFACE names the NICs to use",
                 ranks);
 }
 
@@ -256,6 +257,9 @@ void Paths::Loop::makeEndpoints() {
     std::unique_ptr<transport::Endpoint> endpoint = bundleOf(number);
     auto* bundle = static_cast<rail::Bundle*>(endpoint.get());
     bundle->watch([this, number](const rail::PathStatus& status) { onChange({number, status.info.path}, status); });
+    bundle->watchResends([this, number](const rail::PathStatus& status, uint64_t bytes) {
+      note(trace::EventKind::kResent, number, status, bytes);
+    });
     pair.bundle = bundle;
     process_->addEndpoint(pair.plan.slot, pair.plan.peer, std::move(endpoint));
   }

@@ -251,14 +251,6 @@ bool Paths::Loop::takeWish(const net::Identity& other) {
   return true;
 }
 
-/// Under the lock.
-void Paths::Loop::tryAtOnce(size_t number) {
-  routes_[number].back_off_ns = routes_[number].next_ns = 0;
-  for (Attempt& attempt : attempts_) {
-    if (at(attempt.place).route == number) attempt.is_outdated.store(true);
-  }
-}
-
 /// The path that another process means; `is_caller_here`: of those that this one connects.
 std::optional<Paths::Loop::Place> Paths::Loop::placeOf(const net::Identity& caller, bool is_caller_here) const {
   for (size_t i = 0; i < pairs_.size(); ++i) {
@@ -309,19 +301,24 @@ void Paths::Loop::adopt(Place place, net::Connection connection, uint32_t genera
   at(place).state = Path::State::kUp;  // what was lost in there is the connection before
 }
 
-/// Told by a bundle, under its engine's lock.
-void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
-  const bool is_lost = status.state == rail::PathState::kLost;
-  const PairPlan& plan = pairs_[place.pair].plan;
+void Paths::Loop::note(trace::EventKind kind, size_t pair, const rail::PathStatus& status, uint64_t bytes) {
+  const PairPlan& plan = pairs_[pair].plan;
   trace::Record record;
-  record.kind = is_lost ? trace::EventKind::kDisconnected : trace::EventKind::kConnected;
+  record.kind = kind;
   record.time_ns = clock_.nowNs();
   record.peer = process_->runner(plan.slot).worldRank();
   record.step = plan.peer;
   record.argument = status.info.path;
   record.index = status.generation;
-  record.bytes = status.resent_bytes;
+  record.bytes = bytes;
   process_->trace().recorder->write(record);
+}
+
+/// Told by a bundle, under its engine's lock.
+void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
+  const bool is_lost = status.state == rail::PathState::kLost;
+  const PairPlan& plan = pairs_[place.pair].plan;
+  note(is_lost ? trace::EventKind::kDisconnected : trace::EventKind::kConnected, place.pair, status, 0);
   JHETCC_LOG(kWarn, "rail",
              "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
                  status.info.local + " -> " + status.info.remote + ") " + status.last_event);
@@ -335,53 +332,6 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   route.is_proven = false;
   backOff(route);
   wakeup_.signal();
-}
-
-/// A NIC that the system took away takes its paths along at once; one that is back is tried at once.
-void Paths::Loop::lookAtLinks() {
-  const Result<std::vector<net::Interface>> interfaces = net::listInterfaces();
-  if (!interfaces.isOk()) return;
-  for (size_t nic = 0; nic < options_.nics.size(); ++nic) {
-    const Status state = net::nicState(options_.nics[nic], interfaces.value());
-    bool was_ok = true;
-    {
-      std::lock_guard lock(mutex_);
-      was_ok = nics_[nic].isOk();
-      nics_[nic] = state;
-      for (size_t route = 0; route < routes_.size(); ++route) {
-        if (routes_[route].nic != nic || was_ok || !state.isOk()) continue;
-        routes_[route].asks_for_call = true;
-        tryAtOnce(route);
-      }
-    }
-    if (!state.isOk() && was_ok) failAll(nic, state);
-    if (state.isOk() && !was_ok) {
-      JHETCC_LOG(kWarn, "rail", "NIC " + net::describe({options_.nics[nic]}) + " can be used again");
-    }
-  }
-}
-
-/// Where no other NIC joins two ranks, their connections are left to TCP: it may outlive a moment without a link.
-void Paths::Loop::failAll(size_t nic, const Status& why) {
-  std::vector<Place> lost;
-  {
-    std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < pairs_.size(); ++i) {
-      const std::vector<Path>& paths = pairs_[i].paths;
-      const auto isElsewhere = [&](const Path& path) {
-        return path.state == Path::State::kUp && nics_[path.plan.nic].isOk();
-      };
-      if (!pairs_[i].bundle || std::none_of(paths.begin(), paths.end(), isElsewhere)) continue;
-      for (size_t k = 0; k < paths.size(); ++k) {
-        if (paths[k].plan.nic == nic) lost.push_back({i, k});
-      }
-    }
-  }
-  for (const Place& place : lost) {
-    process_->runner(pairs_[place.pair].plan.slot).withEngine([&](engine::Engine&) {
-      pairs_[place.pair].bundle->failPath(static_cast<uint16_t>(place.path), why);
-    });
-  }
 }
 
 }  // namespace jhetcc::runtime

@@ -93,14 +93,18 @@ class Paths::Loop {
   void adopt(Place place, net::Connection connection, uint32_t generation);
   bool isOver(size_t pair);
   void backOff(Route& route);
+
+  // paths_links.cc
   void tryAtOnce(size_t route);
   void lookAtLinks();
   void failAll(size_t nic, const Status& why);
+
   Path& at(Place place) { return pairs_[place.pair].paths[place.path]; }
 
   // Any thread
   void arrived(net::Connection connection);
   void onChange(Place place, const rail::PathStatus& status);
+  void note(trace::EventKind kind, size_t pair, const rail::PathStatus& status, uint64_t bytes);
 
   const PathsOptions options_;
   SystemClock clock_;

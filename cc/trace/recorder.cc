@@ -30,7 +30,8 @@ const char* eventName(EventKind kind) {
                                            "suspected",
                                            "verdict",
                                            "shrunk",
-                                           "mark"};
+                                           "mark",
+                                           "resent"};
   static_assert(std::size(kNames) == static_cast<size_t>(EventKind::kKinds));
   const auto number = static_cast<size_t>(kind);
   return number < std::size(kNames) ? kNames[number] : "unknown";

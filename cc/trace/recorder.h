@@ -36,6 +36,7 @@ enum class EventKind : uint16_t {
   kVerdict,       ///< argument: number of lost members
   kShrunk,        ///< argument: new epoch
   kMark,          ///< argument: the user's
+  kResent,        ///< a stripe (bytes) goes again over the path in argument, for another was lost; step: the peer
   kKinds,
 };
 const char* eventName(EventKind kind);

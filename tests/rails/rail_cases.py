@@ -104,11 +104,11 @@ def case_closed_connections(comm, host):
     return hit, before, lost, paths_to(comm, peer), comm.status()["counters"]["aborts"]
 
 
-def joined(address, key, **options):
+def joined(address, key, seconds=40, **options):
     """Joins the job at this address; the processes may be in namespaces of their own."""
     for name, value in options.items():
         os.environ[f"JHETCC_{name.upper()}"] = value
-    return jhetcc.init(**here() | {"coordinator": address, "secret": key, "timeout": 40})
+    return jhetcc.init(**here() | {"coordinator": address, "secret": key, "timeout": seconds})
 
 
 def case_link(address, key, options, rounds):
@@ -135,7 +135,8 @@ def case_link(address, key, options, rounds):
         turn = work_until(comm, both_used(comm, peer, moved(comm, peer)), turn)
         said.append(paths_to(comm, peer))
         told.append(said)
-    log = [event for event in comm._world.process.records() if event["event"] in ("connected", "disconnected")]
+    kinds = ("connected", "disconnected", "resent")
+    log = [event for event in comm._world.process.records() if event["event"] in kinds]
     aborts = comm.status()["counters"]["aborts"]
     comm.barrier()
     comm.close()
@@ -184,10 +185,12 @@ def case_third(address, key):
     say("working")
     hear()
     peer = 1 - comm.rank
-    turn = work_until(comm, lambda: comm.rank == 2 or "lost" in states(comm, peer)[0], turn)
+    turn = work_until(comm, lambda: comm.rank == 2 or paths_to(comm, peer)[-1]["local"] == "relay", turn)
     work_until(comm, lambda: True, turn, at_least=20)
     found = paths_to(comm, peer) if comm.rank < 2 else []
     aborts = comm.status()["counters"]["aborts"]
     comm.barrier()
+    say("done")
+    hear()  # the one who passes things on stays until nobody needs it
     comm.close()
     return found, aborts

@@ -9,7 +9,7 @@ import secrets
 import numpy as np
 import pytest
 from process_worker import here
-from rail_cases import case_join
+from rail_cases import case_join, joined
 
 import jhetcc
 
@@ -65,6 +65,30 @@ def test_an_interface_that_leads_elsewhere(hosts):
     assert [path["state"] for path in one[0]][:2] == ["healthy", "lost"]
     assert one[1] < 15 and two[1] < 15
     assert "no connection between far2 10.80.0.2 (10 Gbit/s) here and 10.80.0.1 of process 0" in logs[1]
+
+
+def case_refused(address, key, options, own):
+    """What init() raises."""
+    with pytest.raises(jhetcc.OperationTimeoutError) as refused:
+        joined(address, key, seconds=6, **options)
+    return str(refused.value)
+
+
+def test_only_interfaces_that_lead_elsewhere(hosts):
+    """C141: the error names each way that was tried, from where to where, why it failed, and the setting."""
+    both = hosts(3)
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    both.join(0, 2, "far0", "far1", addresses=("10.80.0.1/24", "10.80.0.3/24"))
+    both.join(1, 2, "far2", "far3", addresses=("10.80.0.2/24", "10.81.0.3/24"))
+    both.settle()
+    both.count = 2
+    with contextlib.closing(both.pool()) as pool:
+        options = {"interface": "far0,far2"}
+        running = pool.start(case_refused, "10.70.0.1:7000", secrets.token_hex(32), options, None, world=False)
+        waits, calls = [outcome.get() for outcome in running.finish()]
+    assert "calling 10.80.0.1:" in calls and "from 10.80.0.2: " in calls
+    assert "waiting for its call at 10.80.0.1:" in waits
+    assert all("JHETCC_INTERFACE names the NICs to use" in told for told in (waits, calls))
 
 
 def test_names_that_differ_between_hosts(hosts):

@@ -136,6 +136,10 @@ def test_a_link_that_is_cut_without_a_word(hosts):
         both, cut, lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends], HITS
     )
     check(told, HITS, outputs, "no answer for")
+    for rounds, log, _ in told:
+        again = [event["bytes"] for event in log if event["event"] == "resent"]
+        assert sum(again) <= sum(path["resent_bytes"] for path in rounds[-1][-1])
+    assert any(event["event"] == "resent" and event["argument"] == 0 for _, log, _ in told for event in log)
 
 
 def test_a_link_that_flaps_while_the_job_starts(hosts):
@@ -199,6 +203,9 @@ def test_two_hosts_that_only_a_third_one_joins(hosts):
         running = pool.start(case_third, "10.70.0.1:7000", secrets.token_hex(32), world=False)
         running.expect(0, 1, 2, word="working")
         three.do(0, "ip link set eth1 down")
+        for k in range(3):
+            running.tell(k)
+        running.expect(0, 1, 2, word="done")
         for k in range(3):
             running.tell(k)
         outcomes = [outcome.get() for outcome in running.finish()]

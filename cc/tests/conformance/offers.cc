@@ -197,6 +197,23 @@ TEST_CASE_TEMPLATE("lengths and addresses have 64 bits", P, JHETCC_TRANSPORTS) {
   munmap(memory, length);
 }
 
+TEST_CASE_TEMPLATE("offers that nobody fetches hold up none that is fetched", P, JHETCC_TRANSPORTS) {
+  P pair;
+  constexpr uint64_t kOffers = 40;
+  const std::vector<uint8_t> source = pattern(4 * kMiB, 9);
+  for (uint64_t i = 0; i < kOffers; ++i) {
+    pair.sendSurely(*pair.a, offerHeader(source.data(), source.size() - i, 100 + i), nullptr);
+  }
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == kOffers; }));
+  for (int i = 0; i < 1000; ++i) pair.pollOnce();  // whatever comes unasked has come
+  for (uint64_t i = kOffers; i-- > kOffers - 3;) {
+    Guarded destination(source.size() - i);
+    fetchSurely(pair, pair.from_a.frames[i].header, destination.data(), i);
+    CHECK(destination.guardsIntact());
+    CHECK(std::memcmp(destination.data(), source.data(), source.size() - i) == 0);
+  }
+}
+
 TEST_CASE_TEMPLATE("a fetch under way does not hold up small frames", P, JHETCC_TRANSPORTS) {
   P pair;
   const std::vector<uint8_t> source = pattern(8 * kMiB, 3);
