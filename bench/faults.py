@@ -114,7 +114,7 @@ class Grid:
         return row
 
     def attempt(self, fault, position, chance, attempt):
-        operation = chance.choice(list(OPERATIONS))
+        operation = chance.choice(fault.operations or list(OPERATIONS))
         case = (operation, OPERATIONS[operation], chance.randrange(VARIANTS))
         self.strike = None
         healthy = self.need(fault)

@@ -49,9 +49,10 @@ class Fault:
       wire: it needs the link in user space.
       positions: where it makes sense.
       options: JHETCC_* of the job.
+      operations: those that it is tried on; empty: all.
     """
 
-    links, during, loses, ends, wire, positions, options = 1, 2, True, False, False, POSITIONS, {}
+    links, during, loses, ends, wire, positions, options, operations = 1, 2, True, False, False, POSITIONS, {}, ()
 
     def strike(self, one):
         raise NotImplementedError
@@ -292,3 +293,36 @@ class RateCut(Fault):
         if now == then:
             return "nothing went over the slow link"
         return f"it carried {rate / 1e6:.1f} MB/s of {slow / 1e6:.1f}" if rate > 1.5 * slow else None
+
+
+class RateBack(RateCut):
+    """The full rate is back after some operations: within three seconds of work the link carries its share again."""
+
+    during, positions, operations = 24, ("middle",), ("all_reduce",)
+    _WITHIN_S, _SHARE = 3.0, 0.5
+
+    def heal(self, one):
+        super().heal(one)
+        others = [k for k in range(len(one.site.rates)) if k != one.link]
+        end, share = time.perf_counter() + self._WITHIN_S, 0.0
+        while share < self._SHARE and time.perf_counter() < end:
+            then = one.site.both_ways(one.link), sum(one.site.both_ways(k) for k in others)
+            one.job.all("run", *one.kept["again"])
+            now = one.site.both_ways(one.link), sum(one.site.both_ways(k) for k in others)
+            # Links that are not part of the job carry nothing.
+            share = (now[0] - then[0]) / max(1.0, (now[1] - then[1]) / one.kept["others"])
+        one.kept["share"] = share
+
+    def strike(self, one):
+        one.kept["others"] = sum(path["tier"] == 0 for path in one.job.hello[0]["paths"]) - 1
+        super().strike(one)
+
+    def wrong(self, one, results, looks):
+        if why := super().wrong(one, results, looks):
+            return why
+        share = one.kept["share"]
+        return (
+            f"its rate is back for {self._WITHIN_S:g} s, and it carries {share:.1%} of what others do"
+            if share < self._SHARE
+            else None
+        )

@@ -18,6 +18,7 @@ from faults_links import (
     HalfOpen,
     NicDown,
     OneWay,
+    RateBack,
     RateCut,
     Strike,
     TwoInTurn,
@@ -181,7 +182,7 @@ class Twice(OnWire):
 
 MENU = {
     "nic_down": NicDown(), "black_hole": BlackHole(), "one_way": OneWay(), "address_removed": AddressRemoved(), "flap": Flap(),
-    "rate_cut": RateCut(), "two_in_turn": TwoInTurn(), "during_replay": DuringReplay(), "half_open": HalfOpen(),
+    "rate_cut": RateCut(), "rate_back": RateBack(), "two_in_turn": TwoInTurn(), "during_replay": DuringReplay(), "half_open": HalfOpen(),
     "all_and_back": AllAndBack(), "all_gone": AllGone(), "peer_killed": Killed(), "peer_stopped": Stopped(),
     "peer_stopped_for_long": StoppedForLong(), "scanner": Scanner(), "coordinator_gone": CoordinatorGone(), "loss": Loss(),
     "corrupt_frames": Corrupt(), "jitter": Jitter(), "twice": Twice(),

@@ -201,8 +201,11 @@ def train(job: Job, hosts: Hosts, steps: int, plays, view: View) -> Trained:
     return trained
 
 
-def missed(trained: Trained, links: int) -> list[str]:
-    """Which of the links that were taken away were not lost, or carried nothing before or nothing after their return."""
+def missed(trained: Trained, links: int, is_shaped: bool = True) -> list[str]:
+    """Which of the links that were taken away were not lost, or carried nothing before or nothing after their return.
+
+    Without shaped links shares say little: there it is enough that the path is healthy again.
+    """
     missing, steps = [], trained.steps[0]
     for link in range(links):
         taken = [moment for moment, _, is_back, number in trained.marks if number == link and not is_back]
@@ -217,9 +220,12 @@ def missed(trained: Trained, links: int) -> list[str]:
         last = steps[-1]["time"]
         if steps[-1]["paths"][link]["losses"] == 0:
             missing.append(f"path {link} was never lost")
-        if moved(0, taken[0]) == 0:
+        if is_shaped and moved(0, taken[0]) == 0:
             missing.append(f"path {link} carried nothing before it was taken away")
-        if moved((given or taken)[-1], last) == 0:
+        if not is_shaped:
+            if steps[-1]["paths"][link]["state"] != "healthy":
+                missing.append(f"path {link} did not come back")
+        elif moved((given or taken)[-1], last) == 0:
             missing.append(f"path {link} carried nothing after its return")
     return missing
 
@@ -305,7 +311,7 @@ def report(values: argparse.Namespace, hosts: Hosts, quiet: Trained, shaken: Tra
         )
     except OSError as why:
         raise ResourceError(f"--svg {values.svg}: {why.strerror}", code="resource", scope="process") from why
-    wrong = missed(shaken, hosts.links)
+    wrong = missed(shaken, hosts.links, isinstance(hosts, Namespaces))
     if len(quiet.digests | shaken.digests) != 1:
         wrong.append(f"the weights differ: undisturbed {sorted(quiet.digests)}, with faults {sorted(shaken.digests)}")
     if quiet.losses != shaken.losses:

@@ -93,6 +93,10 @@ def test_a_link_that_was_not_hit_is_named():
     assert demo.missed(trained([1, 2, 2, 2, 3, 4], losses=0), 1) == ["path 0 was never lost"]
     assert demo.missed(trained([0, 0, 2, 2, 3, 4]), 1) == ["path 0 carried nothing before it was taken away"]
     assert demo.missed(trained([1, 2, 2, 2, 2, 2]), 1) == ["path 0 carried nothing after its return"]
+    on_loopback = trained([1, 2, 2, 2, 2, 2])
+    assert demo.missed(on_loopback, 1, is_shaped=False) == []
+    on_loopback.steps[0][-1]["paths"] = [{"bytes": 2, "state": "settling", "losses": 1}]
+    assert demo.missed(on_loopback, 1, is_shaped=False) == ["path 0 did not come back"]
 
 
 def test_other_weights_are_found(tmp_path, capsys):
