@@ -30,6 +30,7 @@ constexpr uint64_t kUnderWayMax = 16 * 1024 * 1024;
 // carry it.
 constexpr int kStripesPerPoll = 2;
 constexpr double kUnmeasuredRate = 1e9;
+constexpr int64_t kStaleNs = 1'000 * kNsPerMs;
 
 }  // namespace
 
@@ -182,9 +183,10 @@ void Bundle::onWanted(uint64_t number) {
 }
 
 /// The path on which a stripe ends first, if it has room now. One on which it ends later serves, too, as long as all
-/// that waits would not be through before: so slow paths carry their share, and nobody waits for them in the end.
+/// that waits would not be through before: so slow paths carry their share, and nobody waits for them in the end. Where
+/// the better one takes nothing for a while, any will do.
 Path* Bundle::pathFor(uint64_t bytes, size_t stripes_max) {
-  double known = 0, ahead = static_cast<double>(pending_bytes_), all_rates = 0, first_end = 1e300;
+  double known = 0, fastest = 0, ahead = static_cast<double>(pending_bytes_), all_rates = 0, first_end = 1e300;
   int known_count = 0;
   const auto mayCarry = [this](const Path& path) {
     return path.endpoint && !path.is_opening &&
@@ -194,10 +196,16 @@ Path* Bundle::pathFor(uint64_t bytes, size_t stripes_max) {
   for (const auto& path : paths_) {
     if (!mayCarry(*path) || path->rate() <= 0) continue;
     known += path->rate();
+    fastest = std::max(fastest, path->rate());
     ++known_count;
   }
   const double usual = known_count > 0 ? known / known_count : kUnmeasuredRate;
-  const auto rateOf = [usual](const Path& path) { return path.rate() > 0 ? path.rate() : usual; };
+  // A path that was slow and of which nothing was heard for long may have got better: it is tried before the others.
+  const auto rateOf = [usual, fastest, this](const Path& path) {
+    const bool is_stale = path.under_way.empty() && looked_ns_ - path.measured_ns > kStaleNs;
+    if (is_stale && path.rate() > 0 && path.rate() < fastest / 2) return 1.01 * fastest;
+    return path.rate() > 0 ? path.rate() : usual;
+  };
   const auto endOf = [&](const Path& path) { return static_cast<double>(path.under_way_bytes + bytes) / rateOf(path); };
   for (const auto& path : paths_) {
     if (!mayCarry(*path)) continue;
@@ -209,7 +217,7 @@ Path* Bundle::pathFor(uint64_t bytes, size_t stripes_max) {
   for (const auto& path : paths_) {
     if (!mayCarry(*path) || path->is_full || path->is_behind || path->given >= kStripesPerPoll) continue;
     if (path->under_way.size() >= stripes_max || path->under_way_bytes > kUnderWayMax) continue;
-    if (endOf(*path) > std::max(first_end, ahead / all_rates)) continue;
+    if (!is_stuck_ && endOf(*path) > std::max(first_end, ahead / all_rates)) continue;
     if (!best || endOf(*path) < endOf(*best)) best = path.get();
   }
   return best;
@@ -245,6 +253,8 @@ bool Bundle::sendStripe(Path& path, uint64_t number, Offered& offer) {
   path.under_way.push_back({next_stripe_++, number, bytes, index});
   path.under_way_bytes += bytes;
   ++path.given;
+  has_dispatched_ = true;
+  is_stuck_ = false;
   is_answer_due_ = true;
   pending_bytes_ -= bytes;
   if (!offer.is_wanted) {

@@ -170,7 +170,9 @@ class Bundle final : public transport::Endpoint {
   std::function<void(const PathStatus&)> watcher_;
   std::function<void(const PathStatus&, uint64_t)> resend_watcher_;
   transport::EventSink* sink_ = nullptr;  ///< during a poll
-  int64_t next_look_ns_ = 0;
+  int64_t next_look_ns_ = 0, looked_ns_ = 0;
+  bool has_dispatched_ = false;  ///< a stripe since the last look
+  bool is_stuck_ = false;        ///< none, though the peer waits for some
   int64_t no_path_since_ns_ = -1;
   bool is_answer_due_ = false;  ///< something was sent since the last look, or was not answered then
   Status broken_;

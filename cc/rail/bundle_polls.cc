@@ -23,7 +23,8 @@ constexpr uint32_t kProbesNeeded = 3;
 constexpr int64_t kMeasureNs = 5 * kNsPerMs;  ///< of busy time: shorter ones say little
 constexpr uint64_t kMeasureBytes = 16 * 1024;
 constexpr int64_t kMeasureLongNs = 200 * kNsPerMs;
-constexpr double kNewest = 0.3;  ///< weight of the newest measurement
+constexpr double kNewest = 0.3;                     ///< weight of the newest measurement
+constexpr int64_t kForgottenNs = 1'000 * kNsPerMs;  ///< so long after a measurement it counts no more
 /// Messages leave a path on which they wait this long, and this many times as long as elsewhere.
 constexpr double kSlowSeconds = 0.02, kSlowTimes = 4;
 
@@ -31,16 +32,23 @@ std::string milliseconds(int64_t ns) { return std::to_string(ns / kNsPerMs) + " 
 
 }  // namespace
 
-void Path::measure() {
+void Path::measure(int64_t now_ns) {
   if (!endpoint || is_opening) return;
   const transport::Answered now = endpoint->answered();
   const int64_t busy_ns = now.busy_ns - measured_from.busy_ns;
   const uint64_t bytes = now.bytes - measured_from.bytes;
-  // Few bytes in a short time are probes and small messages: they say how long a round trip takes.
+  // Few bytes say how long a round trip takes, unless stripes were under way all the time: then the path is slow.
+  const bool is_loaded = std::exchange(was_loaded, !under_way.empty()) && !under_way.empty();
+  if (bytes < kMeasureBytes && !is_loaded) {
+    measured_from = now;
+    return;
+  }
   if (busy_ns < kMeasureNs || (bytes < kMeasureBytes && busy_ns < kMeasureLongNs)) return;
   const double rate = static_cast<double>(bytes) * 1e9 / static_cast<double>(busy_ns);
-  status.rate_bytes_per_s += status.rate_bytes_per_s > 0 ? kNewest * (rate - status.rate_bytes_per_s) : rate;
+  const bool is_first = status.rate_bytes_per_s <= 0 || now_ns - measured_ns > kForgottenNs;
+  status.rate_bytes_per_s += (is_first ? 1 : kNewest) * (rate - status.rate_bytes_per_s);
   measured_from = now;
+  measured_ns = now_ns;
 }
 
 /// What a path's endpoint reports reaches the bundle with the path.
@@ -120,8 +128,10 @@ void Bundle::lookForStall(int64_t now_ns) {
 
 void Bundle::look(int64_t now_ns) {
   next_look_ns_ = now_ns + kLookNs;
+  looked_ns_ = now_ns;
+  is_stuck_ = !wanted_.empty() && !std::exchange(has_dispatched_, false);
   if (std::exchange(is_answer_due_, false)) {
-    for (const auto& path : paths_) path->measure();
+    for (const auto& path : paths_) path->measure(now_ns);
     lookForStall(now_ns);
   }
   for (const auto& path : paths_) {
@@ -209,7 +219,7 @@ int Bundle::waitDescriptor() const { return poller_.get(); }
 
 /// Whether time alone may have something to say: a silence that grows, a path that settles, no path at all.
 bool Bundle::needsLooks() const {
-  if (no_path_since_ns_ >= 0 || is_answer_due_) return true;
+  if (no_path_since_ns_ >= 0 || is_answer_due_ || !wanted_.empty()) return true;
   return std::any_of(paths_.begin(), paths_.end(),
                      [](const auto& path) { return path->endpoint && path->status.state == PathState::kSettling; });
 }

@@ -83,8 +83,10 @@ struct Path {
   std::deque<uint64_t> taken;  ///< the peer's stripes that are whole here, the latest
 
   transport::Answered measured_from;  ///< where the measurement under way began
+  int64_t measured_ns = 0;            ///< when its rate was measured last
+  bool was_loaded = false;            ///< stripes were under way at the last look
   double rate() const { return status.rate_bytes_per_s; }
-  void measure();
+  void measure(int64_t now_ns);
 };
 
 }  // namespace jhetcc::rail

@@ -63,6 +63,21 @@ TEST_CASE("shares follow what the paths can carry") {
   for (const PathStatus& path : pathsOf(talk)) CHECK(path.losses == 0);
 }
 
+TEST_CASE("a link that was slow and is well again is found out also where little is sent") {
+  BundleOptions options = quick();
+  options.stall_ns = 1000 * kMs;  // a single stripe takes 64 ms on the slow link
+  Talk talk(8, 3, slowLinks(), options);
+  talk.payload_bytes_max = 60'000;
+  carry(talk, 300 * kMs);
+  talk.setBandwidth(1, 0.5e6);
+  carry(talk, 1000 * kMs);
+  talk.setBandwidth(1, 25e6);
+  carry(talk, 2500 * kMs);
+  const std::vector<double> again = carry(talk, 500 * kMs);
+  CHECK(again[1] > 0.2 * (again[0] + again[1] + again[2]));
+  CHECK(pathsOf(talk)[1].losses == 0);
+}
+
 TEST_CASE("what comes late is not lost: no path is left for a delay, or for a peer that does not run") {
   transport::sim::Options options;
   options.late_probability = 0.05;
