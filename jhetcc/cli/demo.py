@@ -73,7 +73,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         for host in (0, 1):
             tied = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
-            words = [sys.executable, "-m", "jhetcc.cli.demo_member", str(seed), str(steps)]
+            words = [sys.executable, "-P", "-m", "jhetcc.cli.demo_member", str(seed), str(steps)]
             log = tempfile.TemporaryFile()  # noqa: SIM115 - until the job ends
             self._logs.append(log)
             process = subprocess.Popen(

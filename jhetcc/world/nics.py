@@ -83,8 +83,8 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
     Raises:
       BadArgumentError: no NIC of one side can reach any of the other.
     """
-    # An address that both hosts have, such as that of a bridge in each, leads to the host itself.
-    shared = set() if same_host else {nic.host for nic in low} & {nic.host for nic in high}
+    # An address that both hosts have, such as that of a bridge in each, leads to the host itself. On loopback the hosts are one.
+    shared = set() if same_host else {n.host for n in low if not n.address.is_loopback} & {n.host for n in high}
     a = [k for k, nic in enumerate(low) if nic.host not in shared]
     b = [k for k, nic in enumerate(high) if nic.host not in shared]
     versions = {low[k].address.version for k in a} & {high[k].address.version for k in b}

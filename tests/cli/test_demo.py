@@ -38,7 +38,7 @@ def of_session(leader):
 
 def play(tmp_path, *arguments):
     path = tmp_path / "failover.svg"
-    words = [sys.executable, "-m", "jhetcc", "demo", "failover", "--svg", str(path), *arguments]
+    words = [sys.executable, "-P", "-m", "jhetcc", "demo", "failover", "--svg", str(path), *arguments]
     with subprocess.Popen(
         words, env=environment(1, {}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
     ) as process:

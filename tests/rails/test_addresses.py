@@ -53,14 +53,20 @@ def test_all_that_lead_out_are_used(hosts):
     assert all(path["state"] == "healthy" for path in one[0] if path["tier"] == 0)
 
 
-def test_an_interface_that_leads_elsewhere(hosts):
-    """C090: one with a carrier that does not reach the peers costs a moment, and one line that names it."""
+def with_ways_elsewhere(hosts):
+    """Two hosts with a link, and each with one to a third that passes nothing on."""
     both = hosts(3)
     both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
     both.join(0, 2, "far0", "far1", addresses=("10.80.0.1/24", "10.80.0.3/24"))
     both.join(1, 2, "far2", "far3", addresses=("10.80.0.2/24", "10.81.0.3/24"))
     both.settle()
     both.count = 2
+    return both
+
+
+def test_an_interface_that_leads_elsewhere(hosts):
+    """C090: one with a carrier that does not reach the peers costs a moment, and one line that names it."""
+    both = with_ways_elsewhere(hosts)
     (one, two), logs = join(both)
     assert [path["state"] for path in one[0]][:2] == ["healthy", "lost"]
     assert one[1] < 15 and two[1] < 15
@@ -76,12 +82,7 @@ def case_refused(address, key, options, own):
 
 def test_only_interfaces_that_lead_elsewhere(hosts):
     """C141: the error names each way that was tried, from where to where, why it failed, and the setting."""
-    both = hosts(3)
-    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
-    both.join(0, 2, "far0", "far1", addresses=("10.80.0.1/24", "10.80.0.3/24"))
-    both.join(1, 2, "far2", "far3", addresses=("10.80.0.2/24", "10.81.0.3/24"))
-    both.settle()
-    both.count = 2
+    both = with_ways_elsewhere(hosts)
     with contextlib.closing(both.pool()) as pool:
         options = {"interface": "far0,far2"}
         running = pool.start(case_refused, "10.70.0.1:7000", secrets.token_hex(32), options, None, world=False)

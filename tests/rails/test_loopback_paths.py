@@ -179,7 +179,7 @@ def test_the_command_asks_the_jobs_of_this_host(pools):
 
     def ask(*words):
         return subprocess.run(
-            [sys.executable, "-m", "jhetcc", "status", *words],
+            [sys.executable, "-P", "-m", "jhetcc", "status", *words],
             env=environment(1, {}), capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 

@@ -265,7 +265,7 @@ def intrude(coordinator: str, process_id: int, **settings: str) -> tuple[int, st
         "JHETCC_NUM_PROCESSES": "2",
     }
     done = subprocess.run(
-        [sys.executable, "-c", _CALLER],
+        [sys.executable, "-P", "-c", _CALLER],
         env=environment(1, place | settings),
         capture_output=True,
         text=True,
