@@ -243,6 +243,7 @@ class World:
             self.rendezvous.close()
         if self._logs is not None:
             self._logs.close()
+            self._logs = None  # it knows us: what the world holds goes with its last user, not with a later collection
 
 
 def _drain(devices: tuple[Any, ...]) -> None:

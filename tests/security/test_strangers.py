@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 
 import attacks
 import numpy as np
@@ -84,6 +85,11 @@ def told(output):
     return re.findall(r"turned (?:a stranger|\d+ strangers) away.*", output)
 
 
+def lines_in(begun, listeners):
+    """How many lines a process may have logged since then: each listener the first at once, then one every 10 s."""
+    return listeners * (2 + (time.monotonic() - begun) / 10)
+
+
 def places(running):
     found = [place for index in (0, 1) for place in attacks.listeners(running.pid(index))]
     assert len(found) >= 3  # the coordinator's, and one for data in each process
@@ -93,12 +99,13 @@ def places(running):
 @pytest.mark.parametrize("tls", TLS)
 def test_scanners_noise_and_slow_callers_at_a_working_job(pools, tls):
     """Hundreds of strangers of every sort, and slow ones all the while, at every address where the job listens."""
+    begun = time.monotonic()
     with working(pools, tls) as (running, _), contextlib.closing(attacks.Slow(places(running), SLOW_EACH)):
         strangers = sum(attacks.knock(place, FLOOD_ROUNDS) for place in places(running))
         assert strangers >= 9 * FLOOD_ROUNDS
         running.see(0, "turned a stranger away at ")
     lines = told(running.outcomes[0].output)
-    assert "127.0.0.1:" in lines[0] and len(lines) <= 4, lines
+    assert "127.0.0.1:" in lines[0] and len(lines) <= lines_in(begun, listeners=3), lines
     for outcome in running.outcomes:
         assert KEY not in outcome.output and len(outcome.output) < 5000, outcome.output
 
@@ -106,6 +113,7 @@ def test_scanners_noise_and_slow_callers_at_a_working_job(pools, tls):
 @pytest.mark.parametrize("tls", TLS)
 def test_impostors_at_a_working_job(pools, tls):
     """A process with another key, with none, with the right key and a number that is taken, and one that disagrees on TLS."""
+    begun = time.monotonic()
     with working(pools, tls) as (running, coordinator):
         other = "control" if tls == "off" else "off"
         for settings, word in [
@@ -119,7 +127,7 @@ def test_impostors_at_a_working_job(pools, tls):
             assert code == 5 and word in output, (settings.keys(), output)
             assert KEY not in output
         running.see(0, "turned a stranger away at ")
-    assert len(told(running.outcomes[0].output)) <= 4
+    assert len(told(running.outcomes[0].output)) <= lines_in(begun, listeners=3)
 
 
 def test_places_of_others_claimed_on_data_ports(pools):
@@ -213,6 +221,7 @@ def test_a_false_coordinator_with_a_certificate(tmp_path):
 @pytest.mark.parametrize("tls", TLS)
 def test_strangers_while_the_job_gathers(pools, tls):
     """Process 0 waits for process 1, and listens for data as well; all its addresses are attacked before the other one comes."""
+    begun = time.monotonic()
     pool = pools(1, 1)
     pool.renew()
     running = pool.start(case_gathers, world=False, options=options(tls))
@@ -231,7 +240,7 @@ def test_strangers_while_the_job_gathers(pools, tls):
         running.tell(0)
         rounds = [outcome.get() for outcome in running.finish()]
     assert rounds[0] == rounds[1] >= 3
-    assert 1 <= len(told(running.outcomes[0].output)) <= 2 * len(places)
+    assert 1 <= len(told(running.outcomes[0].output)) <= lines_in(begun, len(places))
     pool.renew()
 
 
