@@ -111,7 +111,7 @@ class Options:
         "auto",
         _auto(_number),
         "system",
-        "connections between two ranks over each aligned pair of NICs; auto: two where both hosts have one NIC, else one",
+        "connections between two ranks over each aligned pair of NICs; auto: one, and a spare one where both hosts have one NIC",
         agreed=True,
     )
     # tuning: how fast, how patient

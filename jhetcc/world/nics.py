@@ -78,7 +78,7 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
       low: NICs of the process with the lower number.
       high: of the other.
       same_host: the two are on one machine.
-      per_nic: paths of each aligned pair of NICs; None: two where both sides have one NIC that leads out of the machine, else one.
+      per_nic: paths of each aligned pair of NICs; None: one, and a spare one where both sides have one NIC that leads out of the machine.
 
     Raises:
       BadArgumentError: no NIC of one side can reach any of the other.
@@ -102,7 +102,9 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
     count = max(len(a), len(b))
     aligned = [Way(a[k % len(a)], b[k % len(b)]) for k in range(count)]
     is_alone = len(a) == len(b) == 1 and not same_host and not low[a[0]].address.is_loopback
-    found = aligned * (per_nic or (2 if is_alone else 1))
+    found = aligned * (per_nic or 1)
+    if is_alone and per_nic is None:  # two flows at once would only crowd each other out of the one link
+        found += [Way(aligned[0].low, aligned[0].high, 1)]
     if len(a) > 1 and len(b) > 1:
         joined = {(way.low, way.high) for way in aligned}
         crossed = dict.fromkeys((a[k % len(a)], b[(k + 1) % len(b)]) for k in range(count))

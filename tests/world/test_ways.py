@@ -16,7 +16,7 @@ def found(low, high, same_host=False, per_nic=None):
 
 
 def test_one_nic_each_gets_two_flows():
-    assert found(nics("10.0.0.1"), nics("10.0.0.2")) == [(0, 0, 0)] * 2
+    assert found(nics("10.0.0.1"), nics("10.0.0.2")) == [(0, 0, 0), (0, 0, 1)]
     assert found(nics("10.0.0.1"), nics("10.0.0.2"), per_nic=1) == [(0, 0, 0)]
     assert found(nics("10.0.0.1"), nics("10.0.0.2"), per_nic=5) == [(0, 0, 0)] * 5
 
@@ -57,14 +57,14 @@ def test_unequal_numbers_of_nics():
 def test_an_address_that_both_hosts_have_leads_nowhere():
     """C098: two hosts with the same bridge; C106: and then the two have one NIC each, and two flows."""
     bridge = "172.17.0.1"
-    assert found(nics(bridge, "10.0.0.1"), nics("10.0.0.2", bridge)) == [(1, 0, 0)] * 2
+    assert found(nics(bridge, "10.0.0.1"), nics("10.0.0.2", bridge)) == [(1, 0, 0), (1, 0, 1)]
     with pytest.raises(BadArgumentError, match="no NIC of one side can reach"):
         found(nics(bridge), nics(bridge))
 
 
 def test_families_do_not_mix():
-    assert found(nics("fd00::1", "10.0.0.1"), nics("10.0.0.2")) == [(1, 0, 0)] * 2
-    assert found(nics("fd00::1", length=64), nics("fd00::2", length=64)) == [(0, 0, 0)] * 2
+    assert found(nics("fd00::1", "10.0.0.1"), nics("10.0.0.2")) == [(1, 0, 0), (1, 0, 1)]
+    assert found(nics("fd00::1", length=64), nics("fd00::2", length=64)) == [(0, 0, 0), (0, 0, 1)]
     with pytest.raises(BadArgumentError, match="JHETCC_INTERFACE"):
         found(nics("fd00::1"), nics("10.0.0.2"))
 
