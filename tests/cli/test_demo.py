@@ -69,7 +69,7 @@ def test_with_addresses_of_loopback(tmp_path):
 
 @needs_root
 def test_with_links_between_namespaces(tmp_path):
-    output, picture = play(tmp_path, "--steps", "40", "--links", "3", "--mbit", "400")
+    output, picture = play(tmp_path, "--steps", "90", "--links", "3", "--mbit", "400")
     assert "path 1: nic1 down" in output and "path 2: nic2 swallows all, silently" in output
     assert curves(picture) == NAMES
     titles = [one.text for one in picture.iter("{http://www.w3.org/2000/svg}title")]
