@@ -129,7 +129,6 @@ class Bundle final : public transport::Endpoint {
 
   // bundle_arriving.cc: what comes in
   void onPathFrame(Path& path, const transport::FrameHeader& header, const void* payload);
-  void onMessage(Path& path, const transport::FrameHeader& outer, const uint8_t* payload);
   void onStripe(Path& path, const transport::FrameHeader& header);
   void onStripeFetched(Path& path, uint64_t token, const Status& status);
   void onWithdrawn(uint64_t number);
@@ -202,7 +201,7 @@ class Bundle final : public transport::Endpoint {
   uint64_t last_offer_ = 0;                          ///< of the peer, as heard
   std::deque<std::pair<uint64_t, Status>> fetched_;  ///< tokens to be reported
 
-  mutable Fd poller_;  ///< of all paths and the timer, once somebody sleeps
+  Fd poller_;  ///< of all paths and the timer, once somebody sleeps
   Fd timer_;
   bool timer_runs_ = false;
 };
