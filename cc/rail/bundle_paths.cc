@@ -59,7 +59,8 @@ void Bundle::tell(Path& path, const std::string& event) {
 void Bundle::choosePrimary() {
   Path* best = primary_ && primary_->endpoint ? primary_ : nullptr;
   const auto rank = [](const Path& path) {
-    return std::pair(path.status.state == PathState::kHealthy ? 0 : 1, path.status.info.tier);
+    const int standing = !path.unreachable.isOk() ? 2 : path.status.state == PathState::kHealthy ? 0 : 1;
+    return std::pair(standing, path.status.info.tier);
   };
   for (const auto& path : paths_) {
     if (path->endpoint && !path->is_opening && (!best || rank(*path) < rank(*best))) best = path.get();
@@ -74,11 +75,40 @@ void Bundle::failPath(uint16_t number, const Status& why) {
   if (!path || !broken_.isOk()) return;
   const bool is_refused = why.code() == "refused";
   if (path->endpoint) {
-    if (!is_refused) lose(*path, why);
+    if (is_refused) return;
+    if (path->is_opening || hasOtherThan(*path)) return lose(*path, why);
+    if (!path->unreachable.isOk()) return;
+    path->unreachable = why;
+    path->said_ns = clock_.nowNs();
+    next_look_ns_ = 0;
+    choosePrimary();
     return;
   }
   path->status.last_event = "still lost: " + why.message();
-  if (is_refused && no_path_since_ns_ >= 0) giveUp(why);
+  const auto isThere = [](const auto& one) { return one->endpoint != nullptr; };
+  if (is_refused && std::none_of(paths_.begin(), paths_.end(), isThere)) giveUp(why);
+}
+
+void Bundle::restorePath(uint16_t number) {
+  Path* path = find(number);
+  if (!path || path->unreachable.isOk()) return;
+  path->unreachable = Status();
+  path->said_ns = clock_.nowNs();
+  choosePrimary();
+}
+
+/// Whether there is one that may be answered.
+bool Bundle::hasOtherThan(const Path& path) const {
+  return std::any_of(paths_.begin(), paths_.end(), [&](const auto& one) {
+    return one.get() != &path && one->isOpen() && one->unreachable.isOk() && one->silent_ns < options_.stall_ns;
+  });
+}
+
+/// There is a better one now.
+void Bundle::leaveUnreachable() {
+  for (const auto& path : paths_) {
+    if (path->endpoint && !path->unreachable.isOk()) lose(*path, Status(path->unreachable));
+  }
 }
 
 /// From here on nothing comes over it. The peer is told over another which stripes are whole here.
@@ -90,6 +120,8 @@ void Bundle::lose(Path& path, const Status& why) {
   const bool was_stable = path.status.state == PathState::kHealthy && now - path.healthy_since_ns >= kStableNs;
   path.settle_ns = was_stable ? options_.settle_ns : std::min(2 * path.settle_ns, options_.settle_max_ns);
   path.status.state = PathState::kLost;
+  path.unreachable = Status();
+  path.silent_ns = 0;
   ++path.status.losses;
   path.closed_ns = why.code() == "peer_closed" ? now : INT64_MIN / 2;
   if (!path.under_way.empty()) {
@@ -105,7 +137,7 @@ void Bundle::lose(Path& path, const Status& why) {
   if (may_report) report(path, path.status.generation);
   path.taken.clear();
   if (std::any_of(paths_.begin(), paths_.end(), [](const auto& one) { return one->endpoint != nullptr; })) return;
-  no_path_since_ns_ = now;
+  if (no_path_since_ns_ < 0) no_path_since_ns_ = now;
   // A process that ends closes all of them; one that lives leaves them one by one, for reasons of their own.
   const auto closed_now = [now](const auto& one) {
     return now - one->closed_ns < kCloseTogetherNs || !one->was_up || one->status.info.tier == kRelayTier;
@@ -186,15 +218,21 @@ void Bundle::sendAgain(const Stripe& stripe) {
 void Bundle::giveUp(const Status& why) {
   std::string text = description_ + ": no path is left: ";
   for (const auto& path : paths_) {
-    text += (path == paths_.front() ? "path " : "; path ") + std::to_string(path->status.info.path) + " " +
-            path->status.last_event;
+    text += (path == paths_.front() ? "path " : "; path ") + std::to_string(path->status.info.path) + " ";
+    if (!path->unreachable.isOk()) {
+      text += path->unreachable.message();
+    } else if (path->endpoint) {
+      text += "no answer for " + std::to_string(path->silent_ns / kNsPerMs) + " ms";
+    } else {
+      text += path->status.last_event;
+    }
   }
   broken_ = Status(Kind::kDisconnected, Scope::kEndpoint, why.code(), text);
 }
 
 bool Bundle::hasDirectPath() const {
   return std::any_of(paths_.begin(), paths_.end(), [this](const auto& path) {
-    return path->endpoint && !path->is_opening && path->status.info.tier < kRelayTier &&
+    return path->isOpen() && path->status.info.tier < kRelayTier && path->unreachable.isOk() &&
            path->silent_ns < 2 * options_.stall_ns;
   });
 }
@@ -215,6 +253,7 @@ void Bundle::reopenPath(uint16_t number, std::unique_ptr<transport::Endpoint> en
   path->was_up = true;
   if (!remote.empty()) path->status.info.remote = remote;
   path->wants_write = path->is_full = false;
+  path->answers_before = path->probes_answered = 0;
   path->is_opening = !connected_here;
   watchDescriptor(*path);
   if (connected_here) {
