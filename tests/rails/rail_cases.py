@@ -155,6 +155,24 @@ def case_join(address, key, options):
     return found, seconds
 
 
+def case_stopped(comm, seconds):
+    """Works while the test stops one of the two; losses of each path, and aborts."""
+    peer = 1 - comm.rank
+    turn = work_until(comm, both_used(comm, peer))
+    say("working")
+    stop = time.monotonic() + seconds
+    work_until(comm, lambda: time.monotonic() > stop, turn)
+    return [path["losses"] for path in paths_to(comm, peer)], comm.status()["counters"]["aborts"]
+
+
+def case_stopped_host(address, key, seconds):
+    comm = joined(address, key)
+    told = case_stopped(comm, seconds)
+    comm.barrier()
+    comm.close()
+    return told
+
+
 def case_start(address, key):
     """Joins beside a link that flaps from the moment on when both have chosen their NICs; works once it rests."""
     kept = Rendezvous.connect

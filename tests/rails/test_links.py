@@ -3,9 +3,10 @@
 
 import contextlib
 import secrets
+import signal
 import time
 
-from rail_cases import case_link, case_start, case_third
+from rail_cases import case_link, case_start, case_stopped_host, case_third
 
 
 def two_links(hosts, mbit=400):
@@ -140,6 +141,20 @@ def test_a_link_that_is_cut_without_a_word(hosts):
         again = [event["bytes"] for event in log if event["event"] == "resent"]
         assert sum(again) <= sum(path["resent_bytes"] for path in rounds[-1][-1])
     assert any(event["event"] == "resent" and event["argument"] == 0 for _, log, _ in told for event in log)
+
+
+def test_a_process_that_is_stopped_is_no_lost_path(hosts):
+    """For seconds, with full buffers on slow links: its kernel answers, and that it has no room."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_stopped_host, "10.70.0.1:7000", secrets.token_hex(32), 7, world=False)
+        running.expect(0, 1, word="working")
+        running.signal(1, signal.SIGSTOP)
+        running.linger(5)
+        running.signal(1, signal.SIGCONT)
+        for outcome in running.finish():
+            losses, aborts = outcome.get()
+            assert losses[:2] == [0, 0] and aborts == 0, losses
 
 
 def test_a_link_that_flaps_while_the_job_starts(hosts):
