@@ -147,11 +147,13 @@ def test_a_peer_that_is_killed_is_lost_at_once(pools):
 
 def test_a_peer_that_is_stopped_is_no_lost_path(pools):
     """Its host goes on answering, though its buffers are full and it is asked ever more rarely."""
-    running = pools(1, 1).start(case_stopped, 7, options=TWO)
+    running = pools(1, 1).start(case_stopped, 12, options=TWO)
     running.expect(0, 1, word="working")
-    running.signal(1, signal.SIGSTOP)
-    running.linger(5)
-    running.signal(1, signal.SIGCONT)
+    for seconds in (5, *[0.4] * 8):
+        running.signal(1, signal.SIGSTOP)
+        running.linger(seconds)
+        running.signal(1, signal.SIGCONT)
+        running.linger(0.2)
     for outcome in running.finish():
         assert outcome.get() == ([0] * 4, 0)
 
