@@ -100,6 +100,10 @@ TEST_CASE("nothing is under way because the system sends nothing") {
   line.facts.unsent_bytes = 100'000;
   line.facts.probes = 2;  // its own queues were full: other traffic takes its turn
   CHECK(line.longest(2000 * kMs) == 1);
+  line.facts.probes = 3;  // for long
+  CHECK(line.longest(300 * kMs) > 280 * kMs);
+  line.answer(0);
+  line.facts.probes = 1;
   line.facts.backoff = 1;  // no route
   CHECK(line.longest(300 * kMs) > 280 * kMs);
 }

@@ -23,6 +23,7 @@ constexpr size_t kWindowAt = 228;
 /// A kernel answers probes of a shut window no more often than every half second.
 constexpr int64_t kProbesApartNs = 1'000 * kNsPerMs;
 constexpr uint32_t kBackoffMax = 4;
+constexpr uint32_t kCrowdedTries = 2;  ///< half a second apart
 
 struct Told {
   tcp_info info{};
@@ -73,8 +74,9 @@ int64_t Silence::at(const Facts& facts, int64_t now_ns) {
   int64_t usual_ns = 2 * facts.round_trip_ns + 4 * facts.deviation_ns;  // one more, for what is sent a second time
   bool is_owed = facts.unacked > 0;
   if (facts.unacked == 0) {
-    // The window is shut, or the system sends nothing at all, as where a route is gone.
-    is_owed = facts.probes > 0 && facts.backoff > 0;
+    // The window is shut, or the system sends nothing at all, as where a route is gone. Where its queues are full it
+    // does not put off the next try; others' traffic may have filled them, for a while.
+    is_owed = facts.probes > (facts.backoff > 0 ? 0 : kCrowdedTries);
     const int64_t next_ns = facts.timer_ns << std::min(facts.backoff, kBackoffMax);
     if (facts.may_be_shut) usual_ns += std::min(next_ns, kProbesApartNs);
   } else if (facts.is_shut) {
