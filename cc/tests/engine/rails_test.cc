@@ -308,3 +308,69 @@ TEST_CASE("the third one dies: another takes its place, or it ends in time") {
     }
   }
 }
+
+TEST_CASE("the third one leaves properly: another takes its place; where none is left, it ends in time") {
+  uint64_t twice = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Job job(seed, 5, 2, slowEnough(seed));
+    job.may_reopen = false;
+    job.useRelays();
+    const int pairs = job.simulation.makeGroup("pair", {0, 1});
+    askSome(job, pairs, 60);
+    const bool is_held = seed % 3 == 2;
+    job.simulation.network.at(job.simulation.draw(3 * kMs), [&job, is_held] {
+      if (is_held) return job.holdAll(0, 1, 100'000 * kMs);  // nobody is told
+      job.cutAll(0, 1);
+    });
+    const bool all_leave = seed % 5 == 4;
+    int64_t when = 5 * kMs;
+    for (int third = 2; third < (all_leave ? 5 : 4); ++third) {
+      when += 2 * kMs + job.simulation.draw(20 * kMs);
+      job.simulation.network.at(when, [&job, third] { job.simulation.rank(third).engine->sayGoodbye(); });
+      // Its process ends when its output is out, or lives on.
+      if (seed % 2 == 0) job.simulation.network.at(when + kMs, [&job, third] { job.simulation.kill(third); });
+    }
+    job.simulation.run(20'000 * kMs, 1000 * kMs);
+    const auto path = job.relayed(0, 1);
+    twice += path && path->generation > 2;
+    if (all_leave) {
+      job.simulation.check(3);
+      for (const Simulation::Job& one : job.simulation.jobs()) {
+        if (one.status.isOk()) continue;
+        if (one.status.code() != "peer_lost") job.simulation.fail("ended by " + one.status.message());
+        if (one.ended_ns > when + 400 * kMs) job.simulation.fail("learned it late");
+      }
+      CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
+    } else {
+      checkAllWell(job.simulation);
+    }
+  }
+  CHECK(twice > 30);
+}
+
+TEST_CASE("the third one's host falls silent: another takes its place before it is given up") {
+  uint64_t twice = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    Job job(seed, 4, 2, slowEnough(seed));
+    job.may_reopen = false;
+    job.useRelays();
+    const int pairs = job.simulation.makeGroup("pair", {0, 1});
+    askSome(job, pairs, 60);
+    job.simulation.network.at(job.simulation.draw(3 * kMs), [&job] { job.cutAll(0, 1); });
+    const int end = static_cast<int>(seed % 2);
+    job.simulation.network.at(6 * kMs + job.simulation.draw(10 * kMs), [&job, end] {
+      job.holdAll(end, 2, 100'000 * kMs);
+    });
+    job.simulation.run(20'000 * kMs, 1000 * kMs);
+    checkAllWell(job.simulation);
+    const auto path = job.relayed(0, 1);
+    twice += path && path->generation > 1;
+    for (const Simulation::Job& one : job.simulation.jobs()) {
+      if (one.ended_ns - one.begun_ns > 80 * kMs) job.simulation.fail("waited too long for another third");
+    }
+    CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
+  }
+  CHECK(twice > 20);
+}
