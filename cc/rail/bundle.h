@@ -52,6 +52,9 @@ class Bundle final : public transport::Endpoint {
   void failPath(uint16_t path, const Status& why);
   /// The system says that what it said before is over.
   void restorePath(uint16_t path);
+  bool isBroken() const { return !broken_.isOk(); }
+  /// The peer may not have all that was said yet. A goodbye is answered at once.
+  bool hasUnacknowledged() const { return broken_.isOk() && !peer_said_goodbye_ && !kept_.empty(); }
   std::vector<PathStatus> paths() const;
   /// Told of every loss and return, inside other calls: may mark and wake, no more.
   void watch(std::function<void(const PathStatus&)> watcher) { watcher_ = std::move(watcher); }
@@ -135,6 +138,7 @@ class Bundle final : public transport::Endpoint {
   void onStripeFetched(Path& path, uint64_t token, const Status& status);
   void onWithdrawn(uint64_t number);
   void onLostThere(uint16_t path, uint32_t generation, const std::vector<uint64_t>& taken);
+  void onWholeThere(uint16_t path, uint32_t generation, const std::vector<uint64_t>& taken);
   void onNumbered(Path& path, const transport::FrameHeader& outer, const uint8_t* payload);
   bool onOffer(Path& path, const transport::FrameHeader& outer, transport::FrameHeader& inner);
   void startStripe(Arriving& arriving, Path& path, const transport::FrameHeader& header);
@@ -147,7 +151,7 @@ class Bundle final : public transport::Endpoint {
   Path* findOrRelay(uint16_t path);
   void choosePrimary();
   void forget(Path& path);
-  void report(Path& path, uint32_t generation);
+  void report(Path& path, uint32_t generation, uint8_t what);
   void lose(Path& path, const Status& why);
   void resolve(uint16_t path, uint32_t generation, const std::vector<uint64_t>& taken);
   bool hasOtherThan(const Path& path) const;
@@ -176,11 +180,11 @@ class Bundle final : public transport::Endpoint {
   std::function<void(const PathStatus&, uint64_t)> resend_watcher_;
   transport::EventSink* sink_ = nullptr;  ///< during a poll
   int64_t next_look_ns_ = 0, looked_ns_ = 0;
-  bool has_dispatched_ = false;  ///< a stripe since the last look
-  bool is_stuck_ = false;        ///< none, though the peer waits for some
-  int64_t no_path_since_ns_ = -1;   ///< none, or none that is answered
-  int64_t doubted_since_ns_ = -1;   ///< a path is silent
-  bool is_in_operation_ = false;    ///< when last asleep
+  bool has_dispatched_ = false;    ///< a stripe since the last look
+  bool is_stuck_ = false;          ///< none, though the peer waits for some
+  int64_t no_path_since_ns_ = -1;  ///< none, or none that is answered
+  int64_t doubted_since_ns_ = -1;  ///< a path is silent
+  bool is_in_operation_ = false;   ///< when last asleep
   int64_t next_ask_ns_ = 0;
   bool is_answer_due_ = false;  ///< something was sent since the last look, or was not answered then
   Status broken_;

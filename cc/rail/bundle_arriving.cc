@@ -39,7 +39,10 @@ void Bundle::onPathFrame(Path& path, const FrameHeader& header, const void* payl
     case kWithdrawn:
     case kWanted:
     case kLost:
-      return onNumbered(path, header, static_cast<const uint8_t*>(payload));
+    case kWhole:
+      onNumbered(path, header, static_cast<const uint8_t*>(payload));
+      if (peer_said_goodbye_ && path.endpoint) sendPlain(path, kAcknowledge, 0);  // it waits for that
+      return;
     case kAcknowledge:
       return;
     case kOpen:
@@ -69,17 +72,18 @@ void Bundle::onNumbered(Path& path, const FrameHeader& outer, const uint8_t* pay
       return badFrame(path, "a message of another length than it says");
     }
     if (is_offer && !onOffer(path, outer, inner)) return;
-  } else if (outer.flags == kLost && outer.length % sizeof(uint64_t) != 0) {
+  } else if ((outer.flags == kLost || outer.flags == kWhole) && outer.length % sizeof(uint64_t) != 0) {
     return badFrame(path, "a torn list of stripes");
   }
   ++expected_order_;
   unacknowledged_bytes_ += outer.length;
   if (outer.flags == kWithdrawn) return onWithdrawn(outer.address);
   if (outer.flags == kWanted) return onWanted(outer.address);
-  if (outer.flags == kLost) {
+  if (outer.flags == kLost || outer.flags == kWhole) {
     std::vector<uint64_t> taken(outer.length / sizeof(uint64_t));
     if (!taken.empty()) std::memcpy(taken.data(), payload, outer.length);
-    return onLostThere(static_cast<uint16_t>(outer.tag), outer.index, taken);
+    const auto number = static_cast<uint16_t>(outer.tag);
+    return outer.flags == kLost ? onLostThere(number, outer.index, taken) : onWholeThere(number, outer.index, taken);
   }
   if (inner.type == FrameType::kGoodbye) peer_said_goodbye_ = true;
   sink_->onFrame(inner, payload + sizeof inner);

@@ -134,7 +134,7 @@ void Bundle::lose(Path& path, const Status& why) {
   path.is_opening = false;
   choosePrimary();
   if (!peer_said_goodbye_) tell(path, "lost: " + why.message());
-  if (may_report) report(path, path.status.generation);
+  if (may_report) report(path, path.status.generation, kLost);
   path.taken.clear();
   if (std::any_of(paths_.begin(), paths_.end(), [](const auto& one) { return one->endpoint != nullptr; })) return;
   if (no_path_since_ns_ < 0) no_path_since_ns_ = now;
@@ -161,13 +161,13 @@ void Bundle::forget(Path& path) {
   }
 }
 
-void Bundle::report(Path& path, uint32_t generation) {
-  path.reported = generation;
+void Bundle::report(Path& path, uint32_t generation, uint8_t what) {
+  if (what == kLost) path.reported = generation;
   FrameHeader outer;
   outer.tag = path.status.info.path;
   outer.index = generation;
   const std::vector<uint64_t> taken(path.taken.begin(), path.taken.end());
-  keep(kLost, outer, taken.data(), taken.size() * sizeof(uint64_t), nullptr, 0);
+  keep(what, outer, taken.data(), taken.size() * sizeof(uint64_t), nullptr, 0);
 }
 
 /// The peer has lost it, and says which stripes it had.
@@ -179,9 +179,32 @@ void Bundle::onLostThere(uint16_t number, uint32_t generation, const std::vector
   }
   if (path->reported < static_cast<int64_t>(generation)) {  // one that did not even come up here
     path->status.generation = std::max(path->status.generation, generation);
-    report(*path, generation);
+    report(*path, generation, kLost);
   }
   resolve(number, generation, taken);
+}
+
+/// The peer leaves, and says which stripes it had.
+void Bundle::onWholeThere(uint16_t number, uint32_t generation, const std::vector<uint64_t>& taken) {
+  const auto isTaken = [&taken](uint64_t stripe) {
+    return std::find(taken.begin(), taken.end(), stripe) != taken.end();
+  };
+  Path* path = find(number);
+  if (path && path->isOpen() && path->status.generation == generation) {
+    for (const Stripe& stripe : std::vector<Stripe>(path->under_way)) {
+      if (!isTaken(stripe.number)) continue;
+      path->endpoint->revoke(stripe.number);
+      onStripeReleased(*path, stripe.number);
+    }
+  }
+  for (InDoubt& lost : in_doubt_) {
+    if (lost.path != number || lost.generation != generation) continue;
+    std::erase_if(lost.stripes, [&](const Stripe& stripe) {
+      if (!isTaken(stripe.number)) return false;
+      countTaken(stripe.offer, stripe.bytes);
+      return true;
+    });
+  }
 }
 
 /// What was under way on a path until it was lost is taken, or will be sent again. Earlier generations of which the

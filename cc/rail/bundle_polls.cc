@@ -106,7 +106,7 @@ void Bundle::settle(Path& path, int64_t now_ns) {
 
 /// Whoever waits in an operation and has said everything hears nothing of a peer that is gone without a word.
 void Bundle::ask(int64_t now_ns) {
-  if (!is_in_operation_ || now_ns < next_ask_ns_) return;
+  if (!is_in_operation_ || now_ns < next_ask_ns_ || peer_said_goodbye_) return;
   next_ask_ns_ = now_ns + kAskNs;
   for (const auto& path : paths_) {
     if (path->isOpen()) sendPlain(*path, kProbe, 0);
@@ -161,8 +161,8 @@ void Bundle::lookForEnd(int64_t now_ns) {
       no_path_since_ns_ = -1;
       return;
     }
-    since_ns = std::max(since_ns, path->unreachable.isOk() ? std::max(now_ns - path->silent_ns, path->said_ns)
-                                                           : path->said_ns);
+    since_ns = std::max(since_ns,
+                        path->unreachable.isOk() ? std::max(now_ns - path->silent_ns, path->said_ns) : path->said_ns);
   }
   if (since_ns >= 0) no_path_since_ns_ = since_ns;
   if (no_path_since_ns_ >= 0 && now_ns - no_path_since_ns_ >= options_.no_path_ns && broken_.isOk()) {

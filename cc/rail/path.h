@@ -63,11 +63,11 @@ struct Path {
   PathStatus status;
   std::unique_ptr<transport::Endpoint> endpoint;  ///< null: lost
   bool was_up = false;                            ///< ever
-  int64_t silent_ns = 0;        ///< as last looked at: how long the peer's host has not answered
-  uint64_t answers_before = 0;  ///< when a silence was first noticed, on any path
-  Status unreachable;           ///< why the system says that nothing passes, where it is kept for want of another
-  int64_t said_ns = 0;          ///< when the system said so, or said last that it is over
-  bool is_opening = false;      ///< the side that connected has not spoken yet: its generation is not known
+  int64_t silent_ns = 0;                          ///< as last looked at: how long the peer's host has not answered
+  uint64_t answers_before = 0;                    ///< when a silence was first noticed, on any path
+  Status unreachable;        ///< why the system says that nothing passes, where it is kept for want of another
+  int64_t said_ns = 0;       ///< when the system said so, or said last that it is over
+  bool is_opening = false;   ///< the side that connected has not spoken yet: its generation is not known
   int64_t reported = -1;     ///< the last generation whose end the peer was told
   bool is_full = false;      ///< took no more, until the next poll
   bool is_behind = false;    ///< had not passed on all that it was given, at the last poll

@@ -33,8 +33,9 @@ void Paths::Loop::lookAtLinks() {
       }
     }
     if (state.isOk() == was_ok) continue;
-    JHETCC_LOG(kWarn, "rail",
-               "NIC " + net::describe({options_.nics[nic]}) + (state.isOk() ? " can be used again" : ": " + state.message()));
+    JHETCC_LOG(
+        kWarn, "rail",
+        "NIC " + net::describe({options_.nics[nic]}) + (state.isOk() ? " can be used again" : ": " + state.message()));
     tellBundles(nic, state);
   }
 }

@@ -232,6 +232,9 @@ TEST_CASE("what cannot be costs the path, not the peer") {
   bad.push_back(rail(kLost));
   bad.back().sequence = 1;
   bad.back().length = 3;
+  bad.push_back(rail(kWhole));
+  bad.back().sequence = 1;
+  bad.back().length = 3;
   bad.push_back(rail(kOpen));
   bad.push_back({});
   bad.back().type = FrameType::kData;  // bare

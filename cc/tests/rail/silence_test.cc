@@ -133,7 +133,8 @@ TEST_CASE("the last NIC's path is kept, but counts as none from when the system 
     CHECK(status.code() == "no_path");
     CHECK(talk.now() - begin > 390 * kMs);
     CHECK(talk.now() - begin < 420 * kMs);
-    CHECK_MESSAGE(names(status, "path 0 lost: the system says: eth0 is down; path 1 the system says"), status.message());
+    CHECK_MESSAGE(names(status, "path 0 lost: the system says: eth0 is down; path 1 the system says"),
+                  status.message());
   }
 }
 

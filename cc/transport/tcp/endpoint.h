@@ -155,7 +155,7 @@ class TcpEndpoint final : public Endpoint {
   std::vector<Fetch> fetches_;
   Incoming incoming_;
   uint64_t next_fetch_ = 1;
-  uint64_t waited_for_ = 0;    ///< the push whose place a poll was ended for
+  uint64_t waited_for_ = 0;  ///< the push whose place a poll was ended for
   Silence silence_;
   bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;
