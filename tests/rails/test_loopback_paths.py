@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from process_worker import hear, here, say, until_error
 from processes import environment
-from rail_cases import both_used, case_closed_connections, case_paths, case_stopped, close_sockets, exact, paths_to, work_until
+from rail_cases import (
+    both_used,
+    case_closed_connections,
+    case_paths,
+    case_stopped,
+    close_sockets,
+    exact,
+    paths_to,
+    work_until,
+)
 
 import jhetcc
 from jhetcc.world import report
