@@ -170,6 +170,23 @@ def test_hosts_that_no_path_joins_any_more(hosts, is_told):
                 assert reason in text.partition(f"path {path} ")[2].partition(";")[0], text
 
 
+def test_the_only_link_is_away_for_a_while(hosts):
+    """Less than the 10 s that are waited for it: the job stands still, and goes on soon after."""
+    both = hosts(2)
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"), mbit=400)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_stopped_host, "10.70.0.1:7000", secrets.token_hex(32), 7, world=False)
+        running.expect(0, 1, word="working")
+        both.do(0, "ip link set eth0 down")
+        running.linger(6.5)
+        both.do(0, "ip link set eth0 up")
+        begun = time.monotonic()
+        for outcome in running.finish():
+            _, aborts = outcome.get()
+            assert aborts == 0
+        assert time.monotonic() - begun < 6
+
+
 def test_a_route_that_is_gone(hosts):
     """The link stays up, and nothing can be sent: the kernel keeps all back, so nothing is under way that could be unanswered."""
     both = two_links(hosts)
