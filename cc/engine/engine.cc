@@ -117,10 +117,6 @@ bool Engine::hasOutput() const {
   return std::any_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->hasOutput(); });
 }
 
-bool Engine::hasUnacknowledged() const {
-  return std::any_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->hasUnacknowledged(); });
-}
-
 void Engine::activateNext() {
   Request request = std::move(queue_.front());
   queue_.pop_front();

@@ -161,8 +161,9 @@ void Bundle::lookForEnd(int64_t now_ns) {
       no_path_since_ns_ = -1;
       return;
     }
-    since_ns = std::max(since_ns,
-                        path->unreachable.isOk() ? std::max(now_ns - path->silent_ns, path->said_ns) : path->said_ns);
+    // A silence counts from when it was noticed: this process, or the whole machine, may have stood still.
+    const int64_t silent_since_ns = std::max(now_ns - path->silent_ns, doubted_since_ns_ - options_.stall_ns);
+    since_ns = std::max({since_ns, path->said_ns, path->unreachable.isOk() ? silent_since_ns : -1});
   }
   if (since_ns >= 0) no_path_since_ns_ = since_ns;
   if (no_path_since_ns_ >= 0 && now_ns - no_path_since_ns_ >= options_.no_path_ns && broken_.isOk()) {

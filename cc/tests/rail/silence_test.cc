@@ -90,6 +90,18 @@ TEST_CASE("a host that is silent on every path is lost, so long after its last a
   }
 }
 
+TEST_CASE("who did not run for long asks before it gives its peer up") {
+  Talk talk(7, 2);
+  talk.hold(0);
+  talk.hold(1);
+  sayOne(talk);
+  talk.network.runUntil(talk.now() + 5000 * kMs);
+  REQUIRE(live(talk, 200 * kMs).isOk());
+  talk.release(0);
+  talk.release(1);
+  CHECK(live(talk, 1000 * kMs).isOk());
+}
+
 TEST_CASE("a peer whose process does not run is not lost, as long as its host answers") {
   Talk talk(3, 2);
   talk.network.stop(1);
