@@ -83,6 +83,7 @@ class AllGone(Fault):
     def heal(self, one):
         for link in one.links:
             one.site.up(one.host, link)
+        one.site.settle(one.links)
 
 
 class Scanner(Fault):
