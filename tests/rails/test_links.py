@@ -122,7 +122,7 @@ def test_who_is_called_says_that_it_is_back(hosts):
             running.tell(k)
         for outcome in running.finish():
             outcome.get()
-        assert time.monotonic() - begun < 2.5
+        assert time.monotonic() - begun < 3.5  # the caller alone would try after 4 s and more
 
 
 def cut(both, ends):
