@@ -30,7 +30,8 @@ constexpr uint64_t kUnderWayMax = 16 * 1024 * 1024;
 // carry it.
 constexpr int kStripesPerPoll = 2;
 constexpr double kUnmeasuredRate = 1e9;
-constexpr int64_t kStaleNs = 1'000 * kNsPerMs;
+constexpr double kStaleNs = 1e9;
+constexpr double kTrialTimes = 20;  ///< what a trial may take, at the least, before the next: so they cost a twentieth
 
 }  // namespace
 
@@ -207,9 +208,13 @@ Path* Bundle::pathFor(uint64_t bytes, size_t stripes_max) {
   }
   const double usual = known_count > 0 ? known / known_count : kUnmeasuredRate;
   // A path that was slow and of which nothing was heard for long may have got better: it is tried before the others.
-  const auto rateOf = [usual, fastest, this](const Path& path) {
-    const bool is_stale = path.under_way.empty() && looked_ns_ - path.measured_ns > kStaleNs;
-    if (is_stale && path.rate() > 0 && path.rate() < fastest / 2) return 1.01 * fastest;
+  const auto rateOf = [=, this](const Path& path) {
+    const bool is_slow = path.rate() > 0 && path.rate() < fastest / 2;
+    const double trial_ns = is_slow ? 1e9 * static_cast<double>(bytes) / path.rate() : 0;
+    const auto unheard_ns = static_cast<double>(looked_ns_ - path.measured_ns);
+    if (is_slow && path.under_way.empty() && unheard_ns > std::max(kStaleNs, kTrialTimes * trial_ns)) {
+      return 1.01 * fastest;
+    }
     return path.rate() > 0 ? path.rate() : usual;
   };
   const auto endOf = [&](const Path& path) { return static_cast<double>(path.under_way_bytes + bytes) / rateOf(path); };
@@ -223,6 +228,7 @@ Path* Bundle::pathFor(uint64_t bytes, size_t stripes_max) {
   for (const auto& path : paths_) {
     if (!mayCarry(*path) || path->is_full || path->is_behind || path->given >= kStripesPerPoll) continue;
     if (path->under_way.size() >= stripes_max || path->under_way_bytes > kUnderWayMax) continue;
+    if (rateOf(*path) * kCrawlTimes < fastest) continue;
     if (!is_stuck_ && endOf(*path) > std::max(first_end, ahead / all_rates)) continue;
     if (!best || endOf(*path) < endOf(*best)) best = path.get();
   }

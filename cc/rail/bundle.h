@@ -160,6 +160,9 @@ class Bundle final : public transport::Endpoint {
   void ask(int64_t now_ns);
   void lookForStall(int64_t now_ns);
   void lookForEnd(int64_t now_ns);
+  uint64_t loadOf(const Path& path) const;
+  void countCrawls(Path& path);
+  void lookForCrawl();
   void settle(Path& path, int64_t now_ns);
   void tell(Path& path, const std::string& event);
   void sendAgain(const Stripe& stripe);

@@ -28,28 +28,34 @@ constexpr double kNewest = 0.3;                     ///< weight of the newest me
 constexpr int64_t kForgottenNs = 1'000 * kNsPerMs;  ///< so long after a measurement it counts no more
 /// Messages leave a path on which they wait this long, and this many times as long as elsewhere.
 constexpr double kSlowSeconds = 0.02, kSlowTimes = 4;
+/// What a path that crawls has would take it so long: it goes over others instead. Seen by two measurements in turn,
+/// for a machine that stood still for a moment makes one.
+constexpr double kCrawlSeconds = 0.5;
+constexpr int kCrawls = 2;
 
 std::string milliseconds(int64_t ns) { return std::to_string(ns / kNsPerMs) + " ms"; }
 
 }  // namespace
 
-void Path::measure(int64_t now_ns) {
-  if (!endpoint || is_opening) return;
+bool Path::measure(int64_t now_ns, bool has_load) {
+  if (!endpoint || is_opening) return false;
   const transport::Answered now = endpoint->answered();
   const int64_t busy_ns = now.busy_ns - measured_from.busy_ns;
   const uint64_t bytes = now.bytes - measured_from.bytes;
-  // Few bytes say how long a round trip takes, unless stripes were under way all the time: then the path is slow.
-  const bool is_loaded = std::exchange(was_loaded, !under_way.empty()) && !under_way.empty();
+  // Few bytes say how long a round trip takes, unless there was a load all the time: then the path is slow.
+  const bool is_loaded = std::exchange(was_loaded, has_load) && has_load;
   if (bytes < kMeasureBytes && !is_loaded) {
     measured_from = now;
-    return;
+    return false;
   }
-  if (busy_ns < kMeasureNs || (bytes < kMeasureBytes && busy_ns < kMeasureLongNs)) return;
+  if (busy_ns < kMeasureNs || (bytes < kMeasureBytes && busy_ns < kMeasureLongNs)) return false;
   const double rate = static_cast<double>(bytes) * 1e9 / static_cast<double>(busy_ns);
   const bool is_first = status.rate_bytes_per_s <= 0 || now_ns - measured_ns > kForgottenNs;
   status.rate_bytes_per_s += (is_first ? 1 : kNewest) * (rate - status.rate_bytes_per_s);
+  newest_rate = rate;
   measured_from = now;
   measured_ns = now_ns;
+  return true;
 }
 
 /// What a path's endpoint reports reaches the bundle with the path.
@@ -151,6 +157,36 @@ void Bundle::lookForStall(int64_t now_ns) {
   }
 }
 
+/// Bytes that wait for the peer there.
+uint64_t Bundle::loadOf(const Path& path) const { return path.under_way_bytes + (&path == primary_ ? kept_bytes_ : 0); }
+
+/// A measurement more, by which it crawls or does not.
+void Bundle::countCrawls(Path& path) {
+  double fastest = 0;
+  for (const auto& other : paths_) {
+    const bool is_other = other.get() != &path && other->isOpen() && other->unreachable.isOk() &&
+                          other->status.state == PathState::kHealthy && other->silent_ns < options_.stall_ns / 2 &&
+                          other->status.info.tier == path.status.info.tier;
+    if (is_other) fastest = std::max(fastest, other->rate());
+  }
+  const bool crawls = fastest > path.newest_rate * kCrawlTimes;
+  const bool is_long = static_cast<double>(loadOf(path)) > kCrawlSeconds * path.newest_rate;
+  path.crawls = crawls && is_long ? path.crawls + 1 : 0;
+}
+
+/// What is under way on a path that crawls goes over the others. It comes back as one that is known to be slow.
+void Bundle::lookForCrawl() {
+  for (const auto& path : paths_) {
+    if (!path->isOpen() || path->crawls < kCrawls) continue;
+    path->crawls = 0;
+    path->status.rate_bytes_per_s = path->newest_rate;
+    const auto rate = static_cast<uint64_t>(path->newest_rate / 1000);
+    lose(*path, Status(Kind::kTimeout, Scope::kEndpoint, "path_slow",
+                       "carries " + std::to_string(rate) + " kB/s, another over " +
+                           std::to_string(static_cast<int>(kCrawlTimes)) + " times that"));
+  }
+}
+
 /// Where no path is answered, or the system says that nothing passes, there is none, since the last that was left.
 void Bundle::lookForEnd(int64_t now_ns) {
   int64_t since_ns = -1;
@@ -177,8 +213,11 @@ void Bundle::look(int64_t now_ns) {
   is_stuck_ = !wanted_.empty() && !std::exchange(has_dispatched_, false);
   ask(now_ns);
   if (std::exchange(is_answer_due_, false)) {
-    for (const auto& path : paths_) path->measure(now_ns);
+    for (const auto& path : paths_) {
+      if (path->measure(now_ns, loadOf(*path) > 0)) countCrawls(*path);
+    }
     lookForStall(now_ns);
+    lookForCrawl();
   }
   for (const auto& path : paths_) {
     if (path->endpoint && path->status.state == PathState::kSettling) settle(*path, now_ns);

@@ -56,6 +56,9 @@ struct Stripe {
 
 /// How many stripes a path carries at once, at most.
 constexpr size_t kStripesPerPath = 64;
+/// A path so many times as slow as another of its tier crawls: it gets no payloads but for trials, and is left when
+/// what it has would take it long.
+constexpr double kCrawlTimes = 20;
 /// So many of the last taken are remembered for the peer: what it does not know of yet is among them.
 constexpr size_t kTakenRemembered = 4 * kStripesPerPath;
 
@@ -87,12 +90,15 @@ struct Path {
 
   transport::Answered measured_from;  ///< where the measurement under way began
   int64_t measured_ns = 0;            ///< when its rate was measured last
-  bool was_loaded = false;            ///< stripes were under way at the last look
+  bool was_loaded = false;            ///< something waited for the peer at the last look
+  double newest_rate = 0;             ///< of the last measurement alone
+  int crawls = 0;                     ///< measurements in turn by which it crawls
   double rate() const { return status.rate_bytes_per_s; }
   bool isOpen() const { return endpoint && !is_opening; }
   /// Grows with everything that the peer's host, or it itself, answers here.
   uint64_t answers() const { return endpoint->answered().bytes + probes_answered; }
-  void measure(int64_t now_ns);
+  /// True: there was something to measure.
+  bool measure(int64_t now_ns, bool has_load);
 };
 
 }  // namespace jhetcc::rail

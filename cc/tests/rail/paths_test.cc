@@ -78,6 +78,28 @@ TEST_CASE("a link that was slow and is well again is found out also where little
   CHECK(pathsOf(talk)[1].losses == 0);
 }
 
+TEST_CASE("a path that crawls is left with what it has, and takes a small part of the time from then on") {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    CAPTURE(seed);
+    BundleOptions options = quick();
+    options.stall_ns = 60'000 * kMs;  // it is not silent: on a real one, a little is answered all the time
+    Talk talk(seed, 2, slowLinks(), options);
+    talk.payload_bytes_max = 2'000'000;
+    carry(talk, 300 * kMs);
+    talk.setBandwidth(1, 25e3);  // a stripe takes seconds there
+    const int64_t begun_ns = talk.now();
+    carry(talk, 1);  // what is under way then, and twenty payloads more, each way
+    CHECK(talk.now() - begun_ns < 4000 * kMs);
+    CHECK(pathsOf(talk)[1].losses + pathsOf(talk, 1)[1].losses > 0);
+    CHECK(pathsOf(talk)[0].losses == 0);
+    talk.at(talk.now() + 1, [&talk] { talk.reopen(1); });
+    // It is back, and known to be slow.
+    const std::vector<double> bytes = carry(talk, 5000 * kMs);
+    CHECK(bytes[0] > 0.7 * 25e6 * 5 / 2);
+    CHECK_MESSAGE(talk.failures.empty(), talk.failures);
+  }
+}
+
 TEST_CASE("what comes late is not lost: no path is left for a delay, or for a peer that does not run") {
   transport::sim::Options options;
   options.late_probability = 0.05;
