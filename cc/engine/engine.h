@@ -116,7 +116,10 @@ class Engine {
   void beginShrink(uint64_t id, int64_t deadline_ns);
   /// Ends all operations here and now, without a word with the others.
   void endAll(const Status& cause);
-  void sayGoodbye();
+  /// To all peers, or first to those that are reached by way of a third rank, which must still be here then.
+  void sayGoodbye(bool by_thirds_only = false);
+  /// Something that was said goes by way of a third rank, or others need this one as such: not to be left before.
+  bool holdsThirds() const;
 
   int32_t worldRank() const { return world_rank_; }
   std::optional<Activity> activity() const;

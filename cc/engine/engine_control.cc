@@ -163,12 +163,15 @@ void Engine::beginShrink(uint64_t id, int64_t deadline_ns) {
   next_tick_ns_ = 0;
 }
 
-void Engine::sayGoodbye() {
+void Engine::sayGoodbye(bool by_thirds_only) {
   for (auto& rail : rails_) {
-    FrameHeader header;
-    header.type = FrameType::kGoodbye;
-    rail->sendControl(header, nullptr);
+    if (!by_thirds_only || !rail->isDirect()) rail->sayGoodbye();
   }
+}
+
+bool Engine::holdsThirds() const {
+  const auto needsThird = [](const auto& rail) { return !rail->isDirect() && rail->hasUnacknowledged(); };
+  return (relays_ && relays_->isNeeded()) || std::any_of(rails_.begin(), rails_.end(), needsThird);
 }
 
 bool Engine::hasUnacknowledged() const {

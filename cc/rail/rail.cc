@@ -29,6 +29,14 @@ void Rail::peerSaidGoodbye() {
   breakWith(Status());
 }
 
+void Rail::sayGoodbye() {
+  if (has_said_goodbye_) return;
+  has_said_goodbye_ = true;
+  transport::FrameHeader header;
+  header.type = transport::FrameType::kGoodbye;
+  sendControl(header, nullptr);
+}
+
 void Rail::breakWith(const Status& why) {
   if (isBroken()) return;
   if (left_) {

@@ -26,6 +26,9 @@ class Rail {
   /// lives.
   void peerSaidGoodbye();
 
+  /// Once; a rail that broke hears nothing.
+  void sayGoodbye();
+
   /// A message of an operation. False: no room now (or broken), nothing was taken.
   bool trySend(const transport::FrameHeader& header, const void* payload);
   /// A control message: kept until there is room; lost only with the path.
@@ -63,6 +66,7 @@ class Rail {
   Bundle* const bundle_;
   std::deque<Control> control_;
   Status broken_;
+  bool has_said_goodbye_ = false;
   bool left_ = false;
   bool break_reported_ = false;
 };

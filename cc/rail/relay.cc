@@ -128,6 +128,13 @@ void Relays::pass(Rail& from, const FrameHeader& header, const void* payload) {
     if (header.flags != kClosed) answerClosed(from, header);
     return;
   }
+  const auto source = static_cast<int32_t>(header.source), target = static_cast<int32_t>(header.tag);
+  if (header.flags == kOpenStream) passed_.push_back({source, target, header.sequence});
+  if (header.flags == kClosed) {
+    std::erase_if(passed_, [&](const Passed& one) {
+      return one.id == header.sequence && std::minmax(one.opener, one.other) == std::minmax(source, target);
+    });
+  }
   Passing passing{header, {}};
   const auto* bytes = static_cast<const uint8_t*>(payload);
   if (header.length > 0) passing.payload.assign(bytes, bytes + header.length);
@@ -161,6 +168,7 @@ void Relays::onFrame(Rail& from, const FrameHeader& header, const void* payload)
 }
 
 void Relays::onRailBroken(int32_t peer) {
+  std::erase_if(passed_, [peer](const Passed& one) { return one.opener == peer || one.other == peer; });
   for (Link& link : links_) {
     if (link.via == peer || link.peer == peer) link.is_closed = true;
   }

@@ -32,6 +32,8 @@ class Relays {
   void look();
   /// Moves what can be moved. True: something was.
   bool pump();
+  /// Others reach each other by way of this rank.
+  bool isNeeded() const { return !passed_.empty(); }
 
  private:
   struct Link {
@@ -48,6 +50,11 @@ class Relays {
   struct Passing {
     transport::FrameHeader header;
     std::vector<uint8_t> payload;
+  };
+  /// Two for which this rank passes on.
+  struct Passed {
+    int32_t opener, other;
+    uint64_t id;  ///< the opener's
   };
   /// Of a peer that this rank opens relays to.
   struct Attempt {
@@ -72,6 +79,7 @@ class Relays {
   const MakeEndpoint make_;
   std::list<Link> links_;
   std::deque<Passing> passing_;  ///< for others; no more than they may have under way
+  std::vector<Passed> passed_;
   std::vector<Attempt> attempts_;
   uint64_t next_id_ = 1;
 };

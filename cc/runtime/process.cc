@@ -256,19 +256,26 @@ void Process::close(int64_t timeout_ns) {
   for (auto& runner : runners_) {
     runner->withEngine([&](engine::Engine& engine) {
       if (!engine.isIdle()) engine.abortAll(cause);
-      engine.sayGoodbye();
+      engine.sayGoodbye(true);
     });
   }
-  const int64_t deadline = clock_.nowNs() + timeout_ns;
-  for (auto& runner : runners_) {
-    for (bool busy = true; busy && clock_.nowNs() < deadline;) {
-      runner->withEngine(
-          [&](engine::Engine& engine) { busy = !engine.isIdle() || engine.hasOutput() || engine.hasUnacknowledged(); });
-      if (busy) {
-        timespec nap{0, kPollNs};
-        nanosleep(&nap, nullptr);
-      }
+  const int64_t begun = clock_.nowNs(), deadline = begun + timeout_ns;
+  const auto waitWhile = [&](Runner& runner, int64_t until, const auto& isBusy) {
+    for (bool busy = true; busy && clock_.nowNs() < until;) {
+      runner.withEngine([&](engine::Engine& engine) { busy = isBusy(engine); });
+      if (!busy) return;
+      timespec nap{0, kPollNs};
+      nanosleep(&nap, nullptr);
     }
+  };
+  for (auto& runner : runners_) {
+    waitWhile(*runner, begun + timeout_ns / 2, [](engine::Engine& engine) { return engine.holdsThirds(); });
+    runner->withEngine([](engine::Engine& engine) { engine.sayGoodbye(); });
+  }
+  for (auto& runner : runners_) {
+    waitWhile(*runner, deadline, [](engine::Engine& engine) {
+      return !engine.isIdle() || engine.hasOutput() || engine.hasUnacknowledged();
+    });
     // Whoever does not drive an operation would wait for it for ever, and so would a device's stream.
     runner->withEngine([&](engine::Engine& engine) { engine.endAll(cause); });
   }
