@@ -5,6 +5,7 @@
     python bench/faults.py --cells nic_down:middle,flap --repeat 20 --seed 7
     python bench/faults.py --cells nic_down:middle --corrupt
     python bench/faults.py --train --seconds 60
+    python bench/faults.py --verbs
 
 A cell is a fault (faults_menu.py) at the first, middle or last chunk of an operation, or between two. It passes with exact, equal results
 and evidence; without evidence it is inconclusive. Exit code: 0 all passed, 1 one failed, 3 one was inconclusive. README.md says more.
@@ -22,6 +23,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faults_menu
 from faults_job import Hung, Job
+from faults_lab import LabSite, run_in_lab
 from faults_network import Site
 from faults_train import train
 
@@ -34,6 +36,8 @@ OPERATIONS = {
     "broadcast": 1 << 20,
 }  # words of an input
 VARIANTS = 3
+TCP_MBIT, LAB_MBIT = 300, 24
+_LAB_S, _CELL_S = 240, 60  # after which the guests are ended
 ATTEMPTS = 5  # to hit an operation
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 _FIRST_BYTES = 32 << 10
@@ -42,33 +46,37 @@ _SHARES = {"middle": 0.5, "last": 0.9}
 _EARLIER = 0.05  # where a last chunk was missed, the next attempt begins sooner
 _WHOLE_S = 3.0  # a job whose paths do not come back within it gives way to a new one
 _DURING_MOST = 200
+_STILL_S = 0.1  # a host that gets no processor for longer may lose a path
 
 
 class Grid:
     def __init__(self, options):
         self.options = options
-        self.site = Site([options.mbit] * options.links, wire=options.mbit // 3, seed=options.seed)
+        if options.lab:
+            self.site = LabSite([options.mbit] * options.links)
+        else:
+            self.site = Site([options.mbit] * options.links, wire=options.mbit // 3, seed=options.seed)
         self.job, self.job_key, self.port, self.strike = None, None, 7200, None
         self.reference, self.bytes, self.recent = {}, {}, []
 
     # -- the job
     def need(self, fault):
         """The healthy paths of a job that has at least three; a path that was lost often comes back late, so there may be a new job."""
-        key = (fault.wire, tuple(fault.options.items()))
+        nics = self.site.used(fault.wire)
+        key = (nics, tuple(fault.options.items()))
         if self.job is not None and self.job_key != key:
             self.end_job()
         if self.job is None:
             self.port += 1
-            nics = self.options.links + (1 if fault.wire else 0)
             self.job, self.job_key, self.recent = Job(self.site, nics, self.port, fault.options), key, []
-        end = time.monotonic() + _WHOLE_S
+        end = time.monotonic() + _WHOLE_S * self.site.patience
         while True:
-            looks = self.job.all("look", 0)
+            looks = self.job.look(time.perf_counter())
             healthy = [
                 k for k in range(len(looks[0]["paths"]))
                 if looks[0]["paths"][k]["tier"] == 0 and all(look["paths"][k]["state"] == "healthy" for look in looks)
             ]  # fmt: skip
-            if len(healthy) >= min(self.options.links, 3) and (not fault.wire or self.options.links in healthy):
+            if len(healthy) >= min(self.options.links, 3) and (not fault.wire or self.site.wire_link in healthy):
                 return healthy
             if time.monotonic() > end:
                 self.end_job()
@@ -90,7 +98,7 @@ class Grid:
 
     def choose(self, fault, healthy, chance):
         if fault.wire:
-            return [self.options.links]
+            return [self.site.wire_link]
         if fault.links == 0:
             return list(range(self.options.links))
         fresh = sorted(healthy, key=lambda k: (k in self.recent, chance.random()))
@@ -115,7 +123,9 @@ class Grid:
 
     def attempt(self, fault, position, chance, attempt):
         operation = chance.choice(fault.operations or list(OPERATIONS))
-        case = (operation, OPERATIONS[operation], chance.randrange(VARIANTS))
+        case = (operation, OPERATIONS[operation] // self.site.words_share, chance.randrange(VARIANTS))
+        self.site.tune()
+        self.site.stood_still()
         self.strike = None
         healthy = self.need(fault)
         links, host = self.choose(fault, healthy, chance), chance.randrange(2)
@@ -128,7 +138,7 @@ class Grid:
         total, before = self.site.sent(0, every) - then, self.site.both_ways(one.link) - link_then
         self.job.all("ready", *case)
         one.kept["again"] = (*case, fault.during or 1, False)
-        corrupt = chance.randrange(2) if self.options.corrupt else None
+        corrupt = chance.randrange(2) if self.options.corrupt or fault.corrupts else None
         if position != "between":
             then, link_then = self.site.sent(0, every), self.site.both_ways(one.link)
             for rank in (0, 1):
@@ -147,7 +157,7 @@ class Grid:
         fault.settle(one)
         results = self.during(fault, one, case, corrupt, position)
         fault.finish(one)
-        looks = self.job.all("look", one.at)
+        looks = self.job.look(one.at)
         fault.heal(one)
         results += [self.job.all("run", *case, 1, False)]
         return self.judge(fault, one, position, case, before, plain, results, looks)
@@ -185,6 +195,8 @@ class Grid:
             self.end_job()
             return FAILED, why, more
         if why := fault.wrong(one, hit, looks):
+            if (still := self.site.stood_still()) > _STILL_S:
+                return INCONCLUSIVE, f"{why}, but a host stood still for {still:.2f} s", more
             return FAILED, why, more
         if before < _LINK_BYTES:
             return INCONCLUSIVE, "the link carried nothing before", more
@@ -246,7 +258,7 @@ class Grid:
                 return FAILED, f"rank {rank} got no error", more
             if result["error"]["class"] not in fault.errors or (1 - rank) not in result["error"]["ranks"]:
                 return FAILED, f"rank {rank}: {result['error']}", more
-        if took > fault.within_s:
+        if took > fault.within_s * self.site.patience:
             return FAILED, f"the error came after {took:.1f} s", more
         return PASSED, "", more
 
@@ -291,8 +303,14 @@ def parse(arguments):
     )
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--links", type=int, default=4)
-    parser.add_argument("--mbit", type=int, default=300, help="of each link, each way; default 300")
+    parser.add_argument("--links", type=int, help="default 4, or 3 in the lab")
+    parser.add_argument(
+        "--mbit", type=int, help=f"of each link, each way; default {TCP_MBIT}, or {LAB_MBIT} in the lab"
+    )
+    parser.add_argument(
+        "--verbs", action="store_true", help="over verbs, in two guests of the RDMA lab (tests/rdma_lab)"
+    )
+    parser.add_argument("--lab", action="store_true", help=argparse.SUPPRESS)  # inside, in the first guest
     parser.add_argument("--corrupt", action="store_true", help="damage one result: the checker must fail")
     parser.add_argument("--json", type=pathlib.Path, help="file for JSON lines")
     parser.add_argument("--train", action="store_true", help="what failing NICs cost a training, instead of the grid")
@@ -300,7 +318,11 @@ def parse(arguments):
     parser.add_argument(
         "--every", type=float, default=5, help="seconds from one NIC's failure to the next one's; default 5"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    is_lab = options.verbs or options.lab
+    options.links = options.links or (3 if is_lab else 4)
+    options.mbit = options.mbit or (LAB_MBIT if is_lab else TCP_MBIT)
+    return options
 
 
 def tell(options, row):
@@ -320,6 +342,11 @@ def run_training(options):
 def main(arguments=None):
     options = parse(arguments)
     try:
+        if options.verbs:
+            words = [word for word in arguments or sys.argv[1:] if word != "--verbs"]
+            return run_in_lab(
+                words, options.links, _LAB_S + _CELL_S * len(options.cells) * options.repeat, options.json
+            )
         if options.train:
             return run_training(options)
         grid = Grid(options)

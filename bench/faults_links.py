@@ -5,7 +5,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-GRACE_S = 0.06  # what waits for a link when it is taken may still go out
 QUIET_BYTES = 4096  # address requests and knocks at a lost link; a chunk is longer
 POSITIONS = ("first", "middle", "last", "between")
 
@@ -50,9 +49,11 @@ class Fault:
       positions: where it makes sense.
       options: JHETCC_* of the job.
       operations: those that it is tried on; empty: all.
+      corrupts: one result is damaged, which the checker has to find.
     """
 
     links, during, loses, ends, wire, positions, options, operations = 1, 2, True, False, False, POSITIONS, {}, ()
+    corrupts = False
 
     def strike(self, one):
         raise NotImplementedError
@@ -66,7 +67,7 @@ class Fault:
 
     def settle(self, one):
         """After it was struck: from here on nothing may move."""
-        time.sleep(max(0.0, one.at + GRACE_S - time.perf_counter()))
+        time.sleep(max(0.0, one.at + one.site.grace_s - time.perf_counter()))
         one.quiet.append((time.perf_counter(), self.count(one)))
 
     def finish(self, one):
@@ -169,7 +170,7 @@ class Flap(Fault):
         for turn in range(0, len(times), 2):
             if turn:
                 one.site.down(one.host, one.link)
-            time.sleep(GRACE_S)
+            time.sleep(one.site.grace_s)
             then = self.count(one)
             time.sleep(times[turn])
             one.kept["moved"] += self.count(one) - then
@@ -206,7 +207,7 @@ class TwoInTurn(Fault):
         one.site.wait_for(0, one.links[1:], one.site.sent(0, one.links[1:]) + (64 << 10), 5, one.job.is_answered)
         one.kept["second"] = time.perf_counter()
         one.site.down(1 - one.host, one.links[1])
-        time.sleep(GRACE_S)
+        time.sleep(one.site.grace_s)
         one.quiet.append((time.perf_counter(), self.count(one)))
 
     def heal(self, one):
@@ -256,7 +257,7 @@ class AllAndBack(Fault):
     def strike(self, one):
         for link in one.links:
             one.site.down(one.host, link)
-        time.sleep(GRACE_S)
+        time.sleep(one.site.grace_s)
         one.quiet.append((0, self.count(one)))
         time.sleep(0.5)
         one.quiet.append((0, self.count(one)))
@@ -274,12 +275,12 @@ class AllAndBack(Fault):
 
 
 class RateCut(Fault):
-    """A tenth of its rate is left."""
+    """A tenth of its rate is left; a quarter in the lab."""
 
     loses, during = False, 3
 
     def strike(self, one):
-        one.site.set_rate(one.link, max(1, one.site.rates[one.link] // 10))
+        one.site.set_rate(one.link, max(1, one.site.rates[one.link] // one.site.cut))
 
     def heal(self, one):
         one.site.set_rate(one.link, one.site.rates[one.link])
@@ -289,7 +290,7 @@ class RateCut(Fault):
 
     def missing(self, one, results, looks):
         (begin, then), (end, now) = one.quiet[0], one.quiet[-1]
-        rate, slow = (now - then) / (end - begin), one.site.rates[one.link] * 125_000 / 10
+        rate, slow = (now - then) / (end - begin), one.site.rates[one.link] * 125_000 / one.site.cut
         if now == then:
             return "nothing went over the slow link"
         return f"it carried {rate / 1e6:.1f} MB/s of {slow / 1e6:.1f}" if rate > 1.5 * slow else None
