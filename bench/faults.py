@@ -190,6 +190,7 @@ class Grid:
             "lost_ms": round(1e3 * min(lost), 2) if lost else None,
             "seconds": round(max(r["end"] for r in hit) - min(r["begin"] for r in hit), 4) if hit else None,
         }  # fmt: skip
+        more["undisturbed"] = round(max(r["end"] for r in plain) - min(r["begin"] for r in plain), 4)
         more["checked"] = sum(len(r["ended"]) for pair in [plain, *results] for r in pair)
         if why := self.inexact(case, plain, results) or self.broken(looks):
             self.end_job()
@@ -362,7 +363,7 @@ def main(arguments=None):
                 rows.append(row)
                 words = [
                     row[key]
-                    for key in ("operation", "links", "bytes_before", "bytes_after", "lost_ms", "seconds")
+                    for key in ("operation", "links", "bytes_before", "bytes_after", "lost_ms", "seconds", "undisturbed")
                     if key in row
                 ]
                 took = time.perf_counter() - begun

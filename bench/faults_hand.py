@@ -25,7 +25,7 @@ from faults_process import Process, tied
 _GET_FLAGS, _SET_FLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _TICK_S = 0.01
 _EVIDENCE = ("out_of_seq_request", "duplicate_request", "rcvd_seq_err")
-CONTROL, DRIVER = "ctl", "drv"
+CONTROL, DRIVER, MTU = "ctl", "drv", 9000
 
 
 class Hand:
@@ -40,7 +40,7 @@ class Hand:
         names = [f"nic{k}" for k in range(links)] + [CONTROL, DRIVER]
         if "eth0" in self.counters():
             for number, name in enumerate(names):
-                words = f"ip link set eth{number} down && ip link set eth{number} name {name} && ip link set {name} up"
+                words = f"ip link set eth{number} down && ip link set eth{number} name {name} && ip link set {name} mtu {MTU} up"
                 subprocess.run(["sh", "-c", words], check=True)
         for tool in ("tc", "ip"):
             self._tools[tool] = subprocess.Popen([tool, "-force", "-batch", "-"], stdin=subprocess.PIPE, text=True)

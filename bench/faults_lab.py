@@ -115,7 +115,7 @@ class LabSite:
       rates: Mbit/s each way, one a link.
     """
 
-    transport, patience, grace_s, cut, words_share = "verbs", 4, 0.3, 4, 8
+    transport, patience, grace_s, cut, words_share = "verbs", 4, 0.3, 4, 2
 
     def __init__(self, rates):
         self.rates, self._names, self._chances, self._then = list(rates), itertools.count(), {}, None

@@ -102,7 +102,8 @@ class Fault:
             one.kept.get("may_lose", ())
         )
         lost = sorted({path for look in looks for _, path in look["lost"] if path in used})
-        return f"paths {lost} were lost without need" if lost else None
+        why = [path["last_event"] for look in looks for path in look["paths"] if path["path"] in lost]
+        return f"paths {lost} were lost without need: {why}" if lost else None
 
 
 class NicDown(Fault):
