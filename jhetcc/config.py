@@ -43,7 +43,7 @@ __all__ = [
 PREFIX = "JHETCC_"
 LIBRARIES = ("none", "oneccl", "mpi")
 VERSION = "0.1.0"
-WIRE_VERSION = 4  # grows when frames, handshake or schedules change: processes of different numbers refuse each other
+WIRE_VERSION = 5  # grows when frames, handshake or schedules change: processes of different numbers refuse each other
 
 
 def _option(default: str, parse: Callable[[str], Any], kind: str, text: str, *, agreed=False, hidden=False) -> Any:

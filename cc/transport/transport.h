@@ -70,7 +70,8 @@ class EventSink {
   virtual void onFrame(const FrameHeader& header, const void* payload) = 0;
   /// A fetch ended; after an error the destination's content is undefined.
   virtual void onFetched(uint64_t token, Status status) = 0;
-  /// The peer has everything of this offer; its memory may be reused.
+  /// The peer's process has everything of this offer, or it lies in memory that both share: the offer's memory may be
+  /// reused, and nothing of it is lost with the path.
   virtual void onReleased(uint64_t cookie) = 0;
 };
 

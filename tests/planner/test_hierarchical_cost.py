@@ -119,6 +119,20 @@ def test_pipelining_pays_for_two_clusters_and_the_chunk_size_has_an_optimum():
     assert plan(BIG, slow, algorithm="hierarchical").chunk_bytes > best
 
 
+def test_a_pipeline_is_taken_where_it_is_predicted_to_win_by_more_than_its_messages_may_cost():
+    """Inside the clusters all is nearly free, then as dear as the link: nothing, then much to gain by overlap."""
+    link = Link(0, 2e-9)
+    for beta, pipelined in ((1e-13, False), (2e-9, True)):
+        profile = dataclasses.replace(PROFILE, tcp=link, shm=Link(0, beta), copy=0, reduce=0)
+        layout = two(profile=profile)
+        found = [one for one in rated(BIG, layout) if one.name in ("hierarchical", "hierarchical_sequential")]
+        gain = max(one.seconds for one in found) / min(one.seconds for one in found)
+        assert (gain > 1.03) == pipelined, (beta, gain)
+        assert found[0].name == ("hierarchical" if pipelined else "hierarchical_sequential")
+        if not pipelined:  # though it is predicted to be faster, if by a little
+            assert found[1].seconds < found[0].seconds
+
+
 def test_hierarchy_is_chosen_where_links_between_clusters_are_slow_and_not_where_messages_are_small():
     slow = Profile(tcp=Link(50e-6, 1 / 1e9))
     assert plan(BIG, two(profile=slow)).algorithm == "hierarchical"

@@ -115,6 +115,9 @@ TEST_CASE("tcp: no more is pushed than the bound until some of it is taken") {
   CHECK(played.count(FrameType::kOffer) == 4);
   CHECK(played.wire.payload_bytes == tcp::kPushBytes);
   played.wire.put(tcp::kFetchRequest, 4, 77);  // asked for, as ever
+  REQUIRE(played.until([&] { return played.count(tcp::kFetchDone) == 3; }));
+  CHECK(played.events.released.empty());
+  played.wire.put(tcp::kTaken, 77, 0);
   REQUIRE(played.until([&] { return played.events.released == std::vector<uint64_t>{4}; }));
   played.wire.put(tcp::kTaken, played.frames[0].address, 0);
   REQUIRE(played.until([&] { return played.events.released.size() == 2; }));
@@ -253,7 +256,10 @@ TEST_CASE("tcp: what is released is not read any more, though the peer asked for
       REQUIRE(systemClock().nowNs() < deadline_ns);
       REQUIRE(played.endpoint->poll(played.events).isOk());
       if (is_push_first) continue;
-      for (const FrameHeader& header : played.wire.read()) played.frames.push_back(header);
+      for (const FrameHeader& header : played.wire.read()) {
+        played.frames.push_back(header);
+        if (header.type == tcp::kFetchDone) played.wire.put(tcp::kTaken, header.cookie, 0);
+      }
     }
     source.forbid();
     REQUIRE(played.until([&] { return played.count(tcp::kFetchRefused) + played.count(tcp::kFetchDone) >= 13; }));

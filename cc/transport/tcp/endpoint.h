@@ -25,7 +25,7 @@ constexpr FrameType kFetchData = FrameType{0x83};     ///< address: offset; `len
 constexpr FrameType kFetchDone = FrameType{0x85};
 constexpr FrameType kFetchRefused = FrameType{0x84};
 constexpr FrameType kPush = FrameType{0x86};   ///< address: number of the push; `length` bytes will come
-constexpr FrameType kTaken = FrameType{0x87};  ///< all of a push is in its place
+constexpr FrameType kTaken = FrameType{0x87};  ///< all of it is in its place, or not wanted any more
 
 /// Set in the numbers of pushes, which the sender gives; the receiver gives those of fetches.
 constexpr uint64_t kPushBit = uint64_t{1} << 63;
@@ -56,11 +56,12 @@ class TcpEndpoint final : public Endpoint {
     uint64_t sent;
     bool is_void = false;  ///< refused already; its data frame goes on
   };
-  struct Push {
-    uint64_t id;
+  /// A payload that the peer has yet to say it took.
+  struct Sent {
+    uint64_t id;  ///< of the push or the fetch
     uint64_t cookie;
-    uint64_t length;
-    bool is_sent = false;
+    uint64_t pushed;  ///< bytes that count against the bound of pushes
+    bool is_whole;    ///< all of it is written
   };
   /// The data frame that is being written.
   struct Outgoing {
@@ -104,7 +105,7 @@ class TcpEndpoint final : public Endpoint {
   void refuse(uint64_t fetch);
   void closeOffer(int slot);
   void push(uint64_t cookie, uint64_t length);
-  void forgetPush(uint64_t id);
+  void forgetSent(uint64_t id);
   void onTaken(uint64_t id);
   uint64_t queued() const { return out_end_ - out_begin_; }
 
@@ -140,8 +141,8 @@ class TcpEndpoint final : public Endpoint {
   uint64_t out_end_ = 0;
   std::vector<FrameHeader> internal_;  ///< own frames that found no room in the send buffer
   std::vector<Request> requests_;      ///< payloads to be sent, served in turn; the front one is being written
-  std::vector<Push> pushes_;           ///< not yet taken
-  uint64_t pushed_bytes_ = 0;          ///< of these together
+  std::vector<Sent> sent_;             ///< pushed, or fetched to the end; not yet taken
+  uint64_t pushed_bytes_ = 0;          ///< of the former together
   uint64_t next_push_ = kPushBit | 1;
   Outgoing data_;
   std::vector<uint64_t> released_;  ///< to be reported by the next poll

@@ -236,7 +236,7 @@ void TcpEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Even
   } else if (header.type == kFetchDone || header.type == kFetchRefused) {
     endFetch(header.cookie, header.type == kFetchRefused, sink);
   } else if (header.type == kFetchRequest) {
-    if (requests_.size() >= 2 * kOfferSlots) return fail("more fetch requests than offers");
+    if (requests_.size() + sent_.size() >= 3 * kOfferSlots) return fail("more fetch requests than offers");
     if (header.address & kPushBit) return fail("a fetch with the number of a push");
     requests_.push_back({header.cookie, header.address, 0});
   } else if (header.type == kPush) {
@@ -285,7 +285,10 @@ void TcpEndpoint::beginIncoming(const FrameHeader& header) {
 
 void TcpEndpoint::endFetch(uint64_t id, bool is_refused, EventSink& sink) {
   Fetch* found = findFetch(id);
-  if (found == nullptr) return;  // cancelled
+  if (found == nullptr) {  // cancelled
+    if (!is_refused) queueInternal(kTaken, id, 0);
+    return;
+  }
   if (!is_refused && found->received != found->length) return fail("payload shorter than its offer");
   if (!is_refused && found->place == Fetch::Place::kMissing) {
     found->is_whole = true;
@@ -293,7 +296,7 @@ void TcpEndpoint::endFetch(uint64_t id, bool is_refused, EventSink& sink) {
   }
   const Fetch fetch = std::move(*found);
   fetches_.erase(fetches_.begin() + (found - fetches_.data()));
-  if (!is_refused && (id & kPushBit)) queueInternal(kTaken, id, 0);
+  if (!is_refused) queueInternal(kTaken, id, 0);
   if (fetch.place != Fetch::Place::kGiven) return;
   Status status;
   if (is_refused) {

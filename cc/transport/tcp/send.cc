@@ -53,24 +53,24 @@ void TcpEndpoint::push(uint64_t cookie, uint64_t length) {
   header.address = next_push_++;
   header.length = length;
   append(header, nullptr, 0);
-  pushes_.push_back({header.address, cookie, length});
+  sent_.push_back({header.address, cookie, length, false});
   pushed_bytes_ += length;
   requests_.push_back({cookie, header.address, 0});
 }
 
-void TcpEndpoint::forgetPush(uint64_t id) {
-  const auto found = std::find_if(pushes_.begin(), pushes_.end(), [id](const Push& one) { return one.id == id; });
-  if (found == pushes_.end()) return;
-  pushed_bytes_ -= found->length;
-  pushes_.erase(found);
+void TcpEndpoint::forgetSent(uint64_t id) {
+  const auto found = std::find_if(sent_.begin(), sent_.end(), [id](const Sent& one) { return one.id == id; });
+  if (found == sent_.end()) return;
+  pushed_bytes_ -= found->pushed;
+  sent_.erase(found);
 }
 
 void TcpEndpoint::onTaken(uint64_t id) {
-  const auto found = std::find_if(pushes_.begin(), pushes_.end(), [id](const Push& one) { return one.id == id; });
-  if (found == pushes_.end()) return;  // withdrawn meanwhile
-  if (!found->is_sent) return fail("a payload taken that was not sent");
+  const auto found = std::find_if(sent_.begin(), sent_.end(), [id](const Sent& one) { return one.id == id; });
+  if (found == sent_.end()) return;  // withdrawn meanwhile
+  if (!found->is_whole) return fail("a payload taken that was not sent");
   const uint64_t cookie = found->cookie;
-  forgetPush(id);
+  forgetSent(id);
   closeOffer(offers_.find(cookie));  // open: with an offer ends all that is sent of it
   released_.push_back(cookie);
 }
@@ -78,7 +78,7 @@ void TcpEndpoint::onTaken(uint64_t id) {
 /// Says that a payload comes no more, and forgets it.
 void TcpEndpoint::refuse(uint64_t fetch) {
   queueInternal(kFetchRefused, fetch, 0);
-  forgetPush(fetch);
+  forgetSent(fetch);
 }
 
 /// Its memory is not read any more. What was still to be sent of it is refused at once: behind the data frame under way
@@ -101,9 +101,12 @@ void TcpEndpoint::closeOffer(int slot) {
     }
     refuse(fetch);
   }
-  const auto sent =
-      std::find_if(pushes_.begin(), pushes_.end(), [cookie](const Push& one) { return one.cookie == cookie; });
-  if (sent != pushes_.end()) refuse(sent->id);
+  std::erase_if(sent_, [&](const Sent& one) {
+    if (one.cookie != cookie) return false;
+    queueInternal(kFetchRefused, one.id, 0);
+    pushed_bytes_ -= one.pushed;
+    return true;
+  });
 }
 
 bool TcpEndpoint::append(const FrameHeader& header, const void* payload, uint64_t payload_bytes) {
@@ -235,14 +238,11 @@ void TcpEndpoint::finishData() {
     return;
   }
   queueInternal(kFetchDone, request.fetch, 0);
-  if (request.fetch & kPushBit) {
-    const auto push =
-        std::find_if(pushes_.begin(), pushes_.end(), [&](const Push& one) { return one.id == request.fetch; });
-    push->is_sent = true;
-  } else {
-    closeOffer(slot);
-    released_.push_back(request.cookie);
+  if (!(request.fetch & kPushBit)) {
+    sent_.push_back({request.fetch, request.cookie, 0, true});
+    return;
   }
+  std::find_if(sent_.begin(), sent_.end(), [&](const Sent& one) { return one.id == request.fetch; })->is_whole = true;
 }
 
 void TcpEndpoint::revoke(uint64_t cookie) {

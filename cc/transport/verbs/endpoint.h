@@ -50,6 +50,7 @@ class VerbsEndpoint final : public Endpoint {
     uint64_t sent = 0;
     const abi::Mr* mr = nullptr;  ///< registered: pieces are gathered from there
     bool is_copied = false;       ///< decided: pieces are copied
+    bool is_taken = false;        ///< the peer said so
     uint64_t last_wr = 0;         ///< of its last piece posted so far
     bool isWhole(uint64_t length) const { return sent == length && last_wr > 0; }  ///< all of it is posted
   };
@@ -94,6 +95,7 @@ class VerbsEndpoint final : public Endpoint {
   void receive(EventSink& sink);
   void handle(const FrameHeader& header, const uint8_t* payload, EventSink& sink);
   void takePiece(const FrameHeader& header, const uint8_t* payload, EventSink& sink);
+  void onTaken(uint64_t fetch);
   void endFetch(uint64_t id, EventSink& sink);
   void report(EventSink& sink);
   void lookAround();

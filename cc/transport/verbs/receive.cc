@@ -263,6 +263,7 @@ void VerbsEndpoint::receive(EventSink& sink) {
 void VerbsEndpoint::handle(const FrameHeader& header, const uint8_t* payload, EventSink& sink) {
   if (header.type == kFetchData) return takePiece(header, payload, sink);
   if (header.type == kFetchRefused) return endFetch(header.cookie, sink);
+  if (header.type == kTaken) return onTaken(header.cookie);
   if (header.type == kFetchRequest) {
     if (internal_.size() >= 2 * kOfferSlots) return fail("more fetch requests than offers");
     if (offers_.find(header.cookie) < 0) return queueInternal(kFetchRefused, header.address, 0);
@@ -278,16 +279,30 @@ void VerbsEndpoint::handle(const FrameHeader& header, const uint8_t* payload, Ev
 void VerbsEndpoint::takePiece(const FrameHeader& header, const uint8_t* payload, EventSink& sink) {
   const auto found =
       std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetch& one) { return one.id == header.cookie; });
-  if (found == fetches_.end()) return;  // cancelled
+  const bool is_last = header.flags != 0;
+  if (found == fetches_.end()) {  // cancelled
+    if (is_last) queueInternal(kTaken, header.cookie, 0);
+    return;
+  }
   if (header.address != found->received || header.length > found->length - found->received) {
     return fail("piece of a payload out of place");
   }
   if (header.length > 0) std::memcpy(found->destination + found->received, payload, header.length);
   found->received += header.length;
-  if (found->received < found->length) return;
+  if ((found->received == found->length) != is_last) return fail("piece of a payload that is no last one");
+  if (!is_last) return;
+  queueInternal(kTaken, header.cookie, 0);
   const uint64_t token = found->token;
   fetches_.erase(found);
   sink.onFetched(token, Status::ok());
+}
+
+void VerbsEndpoint::onTaken(uint64_t fetch) {
+  const auto found =
+      std::find_if(requests_.begin(), requests_.end(), [fetch](const Request& one) { return one.fetch == fetch; });
+  if (found == requests_.end()) return;  // withdrawn meanwhile
+  if (!found->isWhole(offers_[offers_.find(found->cookie)].length)) return fail("a payload taken that was not sent");
+  found->is_taken = true;
 }
 
 void VerbsEndpoint::endFetch(uint64_t id, EventSink& sink) {

@@ -14,8 +14,10 @@ namespace jhetcc::transport::verbs {
 /// Frames of this transport's own.
 constexpr FrameType kPad = FrameType{0x80};           ///< skip to the ring's begin
 constexpr FrameType kFetchRequest = FrameType{0x82};  ///< cookie: the offer; address: number of the fetch
-constexpr FrameType kFetchData = FrameType{0x83};     ///< cookie: number of the fetch; address: offset
+constexpr FrameType kFetchData = FrameType{0x83};     ///< cookie: number of the fetch; address: offset; flags: the last
 constexpr FrameType kFetchRefused = FrameType{0x84};  ///< cookie: number of the fetch
+constexpr FrameType kTaken =
+    FrameType{0x85};  ///< cookie: number of the fetch: all is in its place, or not wanted any more
 
 constexpr uint64_t kUnit = 64;
 constexpr uint64_t kPieceBytes = 64 * 1024;          ///< of an offered payload, in one frame
@@ -35,7 +37,7 @@ inline uint64_t frameBytes(uint64_t payload_bytes) {
 /// Payload bytes that follow the header in the ring; ~0 for a type or length that cannot be.
 inline uint64_t bytesBehind(const FrameHeader& header) {
   const FrameType type = header.type;
-  if (type == FrameType::kOffer || type == kFetchRequest || type == kFetchRefused) return 0;
+  if (type == FrameType::kOffer || type == kFetchRequest || type == kFetchRefused || type == kTaken) return 0;
   uint64_t limit = 0;
   if (isInline(type)) {
     limit = inlineLimit(type);

@@ -213,6 +213,7 @@ bool VerbsEndpoint::servePiece(Request& request, const OpenOffer& offer) {
   header.cookie = request.fetch;
   header.address = request.sent;
   header.length = length;
+  header.flags = request.sent + length == offer.length ? 1 : 0;
   std::memcpy(place, &header, sizeof header);
   // The offered address is this process's own; it is a number only because it travelled.
   const auto* source = reinterpret_cast<const uint8_t*>(offer.address) + request.sent;
@@ -241,11 +242,11 @@ void VerbsEndpoint::openMemory(Request& request, const OpenOffer& offer) {
   request.is_copied = request.mr == nullptr;
 }
 
-/// Offers of which every byte is in the peer's ring.
+/// Offers that the peer took, and of which the adapter reads nothing any more: an answer to a write may come later.
 void VerbsEndpoint::releaseWhole() {
   for (size_t k = 0; k < requests_.size();) {
     const int slot = offers_.find(requests_[k].cookie);
-    if (!requests_[k].isWhole(offers_[slot].length) || requests_[k].last_wr > done_wr_) {
+    if (!requests_[k].is_taken || requests_[k].last_wr > done_wr_) {
       ++k;
       continue;
     }
