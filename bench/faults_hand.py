@@ -23,7 +23,7 @@ import time
 from faults_process import Process, tied
 
 _GET_FLAGS, _SET_FLAGS, _IFF_UP = 0x8913, 0x8914, 1
-_TICK_S = 0.01
+_TICK_S = 0.02
 _EVIDENCE = ("out_of_seq_request", "duplicate_request", "rcvd_seq_err")
 CONTROL, DRIVER, MTU = "ctl", "drv", 9000
 
@@ -42,7 +42,7 @@ class Hand:
             for number, name in enumerate(names):
                 words = f"ip link set eth{number} down && ip link set eth{number} name {name} && ip link set {name} mtu {MTU} up"
                 subprocess.run(["sh", "-c", words], check=True)
-        for tool in ("tc", "ip"):
+        for tool in ("tc", "ip", "rdma"):
             self._tools[tool] = subprocess.Popen([tool, "-force", "-batch", "-"], stdin=subprocess.PIPE, text=True)
         self._gap, self._is_over = 0.0, threading.Event()
         self._watch = threading.Thread(target=self._look_at_clock, daemon=True)
