@@ -17,13 +17,11 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 
 from faults_process import Process, tied
 
 _GET_FLAGS, _SET_FLAGS, _IFF_UP = 0x8913, 0x8914, 1
-_TICK_S = 0.02
 _EVIDENCE = ("out_of_seq_request", "duplicate_request", "rcvd_seq_err")
 CONTROL, DRIVER, MTU = "ctl", "drv", 9000
 
@@ -44,20 +42,6 @@ class Hand:
                 subprocess.run(["sh", "-c", words], check=True)
         for tool in ("tc", "ip", "rdma"):
             self._tools[tool] = subprocess.Popen([tool, "-force", "-batch", "-"], stdin=subprocess.PIPE, text=True)
-        self._gap, self._is_over = 0.0, threading.Event()
-        self._watch = threading.Thread(target=self._look_at_clock, daemon=True)
-        self._watch.start()
-
-    def _look_at_clock(self):
-        then = time.perf_counter()
-        while not self._is_over.wait(_TICK_S):
-            now = time.perf_counter()
-            self._gap, then = max(self._gap, now - then), now
-
-    def stood_still(self):
-        """The longest time since the last call for which this guest did not get on, in seconds."""
-        gap, self._gap = self._gap, 0.0
-        return gap
 
     def clock(self):
         return time.perf_counter()
@@ -125,7 +109,6 @@ class Hand:
         self._processes.pop(name).close()
 
     def close(self):
-        self._is_over.set()
         for tool in self._tools.values():
             tool.stdin.close()
             tool.wait()

@@ -48,6 +48,7 @@ class Site(Rails):
 
     transport, patience, grace_s, cut, words_share = "tcp", 1, 0.06, 10, 1
     blur_s = 0.0  # of the other host's clock, which is this one
+    may_look_silent = False
 
     def __init__(self, rates, wire=0, seed=0):
         super().__init__(rates)
@@ -122,10 +123,6 @@ class Site(Rails):
 
     @staticmethod
     def ahead(_):
-        return 0.0
-
-    @staticmethod
-    def stood_still():
         return 0.0
 
     def tune(self):
