@@ -40,7 +40,7 @@ class Hand:
             for number, name in enumerate(names):
                 words = f"ip link set eth{number} down && ip link set eth{number} name {name} && ip link set {name} mtu {MTU} up"
                 subprocess.run(["sh", "-c", words], check=True)
-        for tool in ("tc", "ip", "rdma"):
+        for tool in ("tc", "ip"):
             self._tools[tool] = subprocess.Popen([tool, "-force", "-batch", "-"], stdin=subprocess.PIPE, text=True)
 
     def clock(self):

@@ -208,13 +208,6 @@ class LabSite:
         for host in (0, 1):
             self._shape(host, number, rate=f"{mbit}mbit")
 
-    def vanish(self, host, number):
-        """This host's adapter is gone, with all its queue pairs; NIC, address and connections of sockets stay."""
-        self._hands[host].tool("rdma", f"link delete rxe{number}")
-
-    def reappear(self, host, number):
-        self._hands[host].tool("rdma", f"link add rxe{number} type rxe netdev nic{number}")
-
     def wire(self, **chances):
         """Sets what happens to frames of the last link; what happened to them before, by kind, both ends together."""
         link, now = self.wire_link, [hand.mended(self.wire_link) for hand in self._hands]

@@ -50,10 +50,11 @@ class Fault:
       options: JHETCC_* of the job.
       operations: those that it is tried on; empty: all.
       corrupts: one result is damaged, which the checker has to find.
+      not_over_verbs: why it cannot be done there.
     """
 
     links, during, loses, ends, wire, positions, options, operations = 1, 2, True, False, False, POSITIONS, {}, ()
-    corrupts = False
+    corrupts, not_over_verbs = False, ""
 
     def strike(self, one):
         raise NotImplementedError
@@ -145,6 +146,8 @@ class AddressRemoved(Fault):
 
 class HalfOpen(Fault):
     """The other host's end is gone without a last word to its peer; connections here stay open."""
+
+    not_over_verbs = "soft-RoCE takes no adapter from a process that has it open"
 
     def strike(self, one):
         one.site.vanish(one.host, one.link)
