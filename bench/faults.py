@@ -35,6 +35,7 @@ OPERATIONS = {
     "reduce_scatter": 1 << 21,
     "broadcast": 1 << 20,
 }  # words of an input
+SHOWN = ("operation", "links", "bytes_before", "bytes_after", "lost_ms", "seconds", "undisturbed", "attempts")
 VARIANTS = 3
 TCP_MBIT, LAB_MBIT = 300, 32
 _LAB_S, _CELL_S = 240, 60  # after which the guests are ended
@@ -268,7 +269,7 @@ class Grid:
 def cells_of(text):
     """``nic_down:middle,flap`` as pairs of fault and position; all positions of a fault without one."""
     known, cells = faults_menu.MENU | faults_menu.CONTROLS, []
-    for word in text.split(",") if text else faults_menu.MENU:
+    for word in text.split(","):
         name, _, position = word.partition(":")
         if name not in known or (position and position not in known[name].positions):
             raise argparse.ArgumentTypeError(
@@ -295,9 +296,7 @@ def table(rows):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--cells", type=cells_of, default=cells_of(""), help="FAULT or FAULT:POSITION, ...; default: the whole grid"
-    )
+    parser.add_argument("--cells", type=cells_of, help="FAULT or FAULT:POSITION, ...; default: the whole grid")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--links", type=int, help="default 4, or 3 in the lab")
@@ -317,6 +316,13 @@ def parse(arguments):
     )
     options = parser.parse_args(arguments)
     is_lab = options.verbs or options.lab
+    known = faults_menu.MENU | faults_menu.CONTROLS
+    options.cells = options.cells or cells_of(
+        ",".join(name for name, fault in faults_menu.MENU.items() if not (is_lab and fault.not_over_verbs))
+    )
+    for name, _ in options.cells if is_lab else ():
+        if known[name].not_over_verbs:
+            parser.error(f"{name} is not for --verbs: {known[name].not_over_verbs}")
     options.links = options.links or (3 if is_lab else 4)
     options.mbit = options.mbit or (LAB_MBIT if is_lab else TCP_MBIT)
     return options
@@ -357,19 +363,7 @@ def main(arguments=None):
                 begun = time.perf_counter()
                 row = grid.repeat(name, position, turn)
                 rows.append(row)
-                words = [
-                    row[key]
-                    for key in (
-                        "operation",
-                        "links",
-                        "bytes_before",
-                        "bytes_after",
-                        "lost_ms",
-                        "seconds",
-                        "undisturbed",
-                    )
-                    if key in row
-                ]
+                words = [row[key] for key in SHOWN if key in row]
                 took = time.perf_counter() - begun
                 print(f"{name}:{position} {turn}: {row['outcome']} {row['why']} {words} {took:.1f} s", flush=True)
                 tell(options, row)
