@@ -269,10 +269,10 @@ def run_in_lab(words, links, seconds, rows=None):
     Raises:
       OSError: there is no lab here.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the guests end with this process
     found = subprocess.run([str(LAB), "found"], capture_output=True, text=True)
     if found.returncode:
         raise OSError(found.stdout.strip())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the guests end with this process
     with tempfile.TemporaryDirectory(prefix="faults-lab.", dir="/var/tmp") as directory:
         out, words = pathlib.Path(directory), [*words, "--json", "/lab-out/rows.jsonl"]
         bench, python = shlex.quote(str(ROOT / "bench")), f"exec {shlex.quote(sys.executable)} -u"
