@@ -116,7 +116,7 @@ class LabSite:
       rates: Mbit/s each way, one a link.
     """
 
-    transport, patience, grace_s, cut, words_share = "verbs", 4, 0.3, 4, 8
+    transport, patience, grace_s, words_share = "verbs", 4, 0.3, 8
     # A path whose bytes wait for a processor for 200 ms cannot be told from a silent one.
     may_look_silent = True
 
@@ -203,10 +203,6 @@ class LabSite:
     def pass_again(self, host, number):
         for one in (host, 1 - host):
             self._shape(one, number)
-
-    def set_rate(self, number, mbit):
-        for host in (0, 1):
-            self._shape(host, number, rate=f"{mbit}mbit")
 
     def wire(self, **chances):
         """Sets what happens to frames of the last link; what happened to them before, by kind, both ends together."""

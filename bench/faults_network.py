@@ -46,7 +46,7 @@ class Site(Rails):
       OSError: not root, no such tools, or the kernel refuses.
     """
 
-    transport, patience, grace_s, cut, words_share = "tcp", 1, 0.06, 10, 1
+    transport, patience, grace_s, words_share = "tcp", 1, 0.06, 1
     blur_s = 0.0  # of the other host's clock, which is this one
     may_look_silent = False
 
