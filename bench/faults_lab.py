@@ -215,11 +215,13 @@ class LabSite:
             what["delay"] = f"{500 * late:g}ms {500 * late:g}ms"
         for host in (0, 1):
             self._shape(host, link, **what)
-        gaps = done["out_of_seq_request"] + done["rcvd_seq_err"]
-        return {
-            "lost": done["drops"], "damaged": gaps if "damaged" in was else 0, "twice": done["duplicate_request"] if "twice" in was else 0,
-            "late": done["packets"] if "late_s" in was else 0,
-        }  # fmt: skip
+        found = {
+            "lost": done["drops"],
+            "damaged": done["out_of_seq_request"] + done["rcvd_seq_err"],
+            "twice": done["duplicate_request"],
+            "late": done["packets"],
+        }
+        return {kind: count if kind in was else 0 for kind, count in found.items()}
 
     # -- what went over
     def counters(self, host):
