@@ -138,6 +138,7 @@ class Bundle final : public transport::Endpoint {
   void startStripe(Arriving& arriving, Path& path, const transport::FrameHeader& header);
   static void onStripeTaken(Path& path, Arriving& arriving, uint64_t stripe, uint64_t bytes);
   void finishIfWhole(uint64_t number);
+  void passGoodbye();
   void badFrame(Path& path, const std::string& what);
 
   // bundle_paths.cc: which paths there are; bundle_polls.cc: looks, probes, sleep
@@ -176,6 +177,8 @@ class Bundle final : public transport::Endpoint {
   bool is_answer_due_ = false;  ///< something was sent since the last look, or was not answered then
   Status broken_;
   bool peer_said_goodbye_ = false;
+  transport::FrameHeader goodbye_;
+  int64_t goodbye_ns_ = -1;  ///< when it came, as long as it is held back
 
   Path* primary_ = nullptr;
   std::deque<Kept> kept_;    ///< the peer has not acknowledged them

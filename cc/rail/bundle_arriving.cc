@@ -17,6 +17,7 @@ namespace {
 /// Stripes may come so many offers before their own.
 constexpr uint64_t kOvertakenMax = 4096;
 constexpr uint64_t kStripesMax = uint64_t{1} << 31;
+constexpr int64_t kGoodbyeHeldNs = 1'000 * kNsPerMs;
 
 uint64_t bytesOf(uint64_t length, uint64_t stripe_bytes, uint64_t index) {
   return std::min(stripe_bytes, length - index * stripe_bytes);
@@ -81,8 +82,23 @@ void Bundle::onNumbered(Path& path, const FrameHeader& outer, const uint8_t* pay
     if (!taken.empty()) std::memcpy(taken.data(), payload, outer.length);
     return onLostThere(static_cast<uint16_t>(outer.tag), outer.index, taken);
   }
-  if (inner.type == FrameType::kGoodbye) peer_said_goodbye_ = true;
-  sink_->onFrame(inner, payload + sizeof inner);
+  if (inner.type != FrameType::kGoodbye) return sink_->onFrame(inner, payload + sizeof inner);
+  peer_said_goodbye_ = true;
+  goodbye_ = inner;
+  goodbye_ns_ = clock_.nowNs();
+}
+
+/// Once nothing more is to come: it may have overtaken, by another path, what says that the last stripes of an
+/// operation were taken. Where a path ends, nothing comes by it. A peer that left in the middle of the work takes
+/// nothing more, however long one waits.
+void Bundle::passGoodbye() {
+  if (goodbye_ns_ < 0) return;
+  const bool is_awaited = std::any_of(paths_.begin(), paths_.end(),
+                                      [](const auto& path) { return path->endpoint && !path->under_way.empty(); });
+  if (is_awaited && broken_.isOk() && clock_.nowNs() - goodbye_ns_ < kGoodbyeHeldNs) return;
+  goodbye_ns_ = -1;
+  goodbye_.length = 0;
+  sink_->onFrame(goodbye_, nullptr);
 }
 
 /// An offer comes before all it needs is known to fit. False: it cannot be.

@@ -156,8 +156,12 @@ void Bundle::look(int64_t now_ns) {
 }
 
 Status Bundle::poll(transport::EventSink& sink) {
-  if (!broken_.isOk()) return peer_said_goodbye_ ? Status::ok() : broken_;
   sink_ = &sink;
+  if (!broken_.isOk()) {
+    passGoodbye();
+    sink_ = nullptr;
+    return peer_said_goodbye_ ? Status::ok() : broken_;
+  }
   for (size_t i = 0; i < paths_.size(); ++i) {
     Path& path = *paths_[i];
     if (!path.endpoint) continue;
@@ -185,6 +189,7 @@ Status Bundle::poll(transport::EventSink& sink) {
     fetched_.pop_front();
     sink.onFetched(token, std::move(status));
   }
+  passGoodbye();
   sink_ = nullptr;
   gone_.clear();
   return peer_said_goodbye_ ? Status::ok() : broken_;
@@ -219,7 +224,7 @@ int Bundle::waitDescriptor() const { return poller_.get(); }
 
 /// Whether time alone may have something to say: a silence that grows, a path that settles, no path at all.
 bool Bundle::needsLooks() const {
-  if (no_path_since_ns_ >= 0 || is_answer_due_ || !wanted_.empty()) return true;
+  if (no_path_since_ns_ >= 0 || is_answer_due_ || !wanted_.empty() || goodbye_ns_ >= 0) return true;
   return std::any_of(paths_.begin(), paths_.end(),
                      [](const auto& path) { return path->endpoint && path->status.state == PathState::kSettling; });
 }
