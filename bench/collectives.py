@@ -22,6 +22,7 @@ import rows as results
 import targets
 from peers import PEERS, PeerError, Team
 from quiet import Watch, wait_until_quiet
+from shaped_network import Link, Network
 
 _CALLS_MIN, _CALLS_MAX = 3, 2000
 
@@ -49,6 +50,9 @@ def parse(arguments):
         "--json", type=pathlib.Path, help="file for JSON lines; - for standard output instead of the table"
     )
     parser.add_argument("--plot", type=pathlib.Path, help="file for a PNG")
+    parser.add_argument(
+        "--link", type=int, metavar="MBIT", help="half of the ranks on each of two hosts with one such link; needs root"
+    )
     parser.add_argument("--targets", action="store_true", help="measure what the targets need and print them")
     options = parser.parse_args(arguments)
     if options.targets:
@@ -84,6 +88,8 @@ def _expand(parser, options):
             cases.dtype_of(dtype)
     except (ValueError, TypeError) as why:
         parser.error(str(why))
+    if options.link is not None and (options.link < 1 or any(ranks % 2 for ranks in options.ranks)):
+        parser.error("--link is a positive rate, and half of the ranks are on each host")
     if min(options.ranks) < 1 or min(options.sizes) < 1 or options.rounds < 1 or options.retries < 0:
         parser.error("ranks, sizes and rounds are positive")
 
@@ -105,14 +111,16 @@ class Sweep:
 
     def __init__(self, options, say):
         self._options, self._say = options, say
-        self.teams, self.versions, self._said = [], {}, set()
+        self.teams, self.versions, self._said, self._hosts = [], {}, set(), None
 
     def start(self, ranks):
-        for name in self._options.peers:
+        if rate := self._options.link:
+            self._hosts = Network(2, [Link(0, 1, rate, rate)])
+        for number, name in enumerate(self._options.peers):
             peer = PEERS[name]
             if not set(peer.modes) & set(self._options.modes):
                 continue
-            team = Team(peer, ranks, self._options.installed)
+            team = Team(peer, ranks, self._options.installed, self._hosts, number)
             try:
                 team.start()
             except PeerError as why:
@@ -125,6 +133,8 @@ class Sweep:
         for team in self.teams:
             team.close()
         self.teams = []
+        if self._hosts:
+            self._hosts.close()
 
     def _drop(self, team, why):
         self._say(f"{team.peer.name} is left out from here on: {why}")

@@ -71,10 +71,10 @@ class Killed(StoppedForLong):
 
 
 class AllGone(Fault):
-    """Every link goes for good: one error on both ranks. TCP may take 30 s for the last connection, and then 10 s are waited for a path."""
+    """Every link goes for good: one error on both ranks, 10 s after."""
 
     links, ends, during, loses, positions = 0, True, 0, False, ("middle",)
-    errors, within_s = ("PeerLostError",), 45.0
+    errors, within_s = ("PeerLostError",), 13.0
 
     def strike(self, one):
         for link in one.links:
@@ -83,6 +83,7 @@ class AllGone(Fault):
     def heal(self, one):
         for link in one.links:
             one.site.up(one.host, link)
+        one.site.settle(one.links)
 
 
 class Scanner(Fault):

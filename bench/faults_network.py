@@ -21,7 +21,7 @@ from rails_network import Rails
 from shaped_network import MTU, token_bucket
 
 _CLONE_NEWNET = 0x40000000
-_GET_FLAGS, _SET_FLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_GET_FLAGS, _SET_FLAGS, _IFF_UP, _IFF_RUNNING = 0x8913, 0x8914, 1, 0x40
 _ETHTOOL, _OFFLOADS = 0x8946, (0x17, 0x1F, 0x24, 0x19, 0x2C)  # checksums, segments of both kinds, pieces, merging
 _LOOK_S = 0.0002
 _WIRE = str(pathlib.Path(__file__).resolve().parent / "faults_wire.py")
@@ -137,9 +137,20 @@ class Site(Rails):
             _enter(self._own)
 
     # -- at once, without a new process
-    def switch(self, host, name, up):
+    def _flags(self, host, name):
         flags = fcntl.ioctl(self._sockets[host], _GET_FLAGS, struct.pack("16sH22x", name.encode(), 0))
-        (now,) = struct.unpack_from("H", flags, 16)
+        return struct.unpack_from("H", flags, 16)[0]
+
+    def settle(self, numbers):
+        """Until the system says that these links run, which it does a moment after they do: a job that begins before leaves them out."""
+        end = time.perf_counter() + 5
+        while not all(self._flags(host, f"nic{k}") & _IFF_RUNNING for host in (0, 1) for k in numbers):
+            if time.perf_counter() > end:
+                raise OSError(f"links {numbers} do not come up")
+            time.sleep(_LOOK_S)
+
+    def switch(self, host, name, up):
+        now = self._flags(host, name)
         now = now | _IFF_UP if up else now & ~_IFF_UP
         fcntl.ioctl(self._sockets[host], _SET_FLAGS, struct.pack("16sH22x", name.encode(), now))
 

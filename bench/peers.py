@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import pathlib
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +26,9 @@ from jhetcc.launch.port import HeldPort
 _HERE = pathlib.Path(__file__).resolve().parent
 _SHARED_MEMORY = "/dev/shm/"
 _START_S, _ANSWER_S, _END_S = 120, 300, 10
+_HOST_PORT = 7300  # of the first coordinator on a host that is all the bench's
+# Peers know hosts by their names, and take the first interface they find.
+_AS_HOST = 'hostname "$1" && export FI_TCP_IFACE="$2" && shift 2 && exec "$@"'
 _RAW, _JAX = ("raw",), ("jit", "jit donated", "jit loop")
 
 
@@ -115,10 +120,16 @@ def _mapped_names(pid):
 
 
 class Team:
-    """The processes of one peer, each with a connection over which it is told what to measure."""
+    """The processes of one peer, each with a connection over which it is told what to measure.
 
-    def __init__(self, peer, ranks, installed):
+    Args:
+      hosts: a network of two hosts, of which each has half of the ranks; None: all are on this one.
+      number: of the team among those on these hosts.
+    """
+
+    def __init__(self, peer, ranks, installed, hosts=None, number=0):
         self.peer, self.ranks, self.versions, self.pids = peer, ranks, {}, []
+        self._hosts, self._number = hosts, number
         self._installed = pathlib.Path(installed).resolve()
         self._processes, self._streams, self._paused, self._namespace = [], [], False, None
         self._port = None  # kept for the rank that will listen
@@ -218,6 +229,11 @@ class Team:
             offload = {"CCL_WORKER_OFFLOAD": "1", "CCL_YIELD": "sched_yield", "CCL_SPIN_COUNT": "1"}
             environment |= offload if crowded else {"CCL_WORKER_OFFLOAD": "0"}
             environment |= {"CCL_LOG_LEVEL": "error", "CCL_ATL_SHM": "0" if peer.name == "oneccl-tcp" else "1"}
+        if self._hosts:
+            environment |= {"FI_PROVIDER": "tcp", "MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi"}
+            environment |= {"CCL_MNIC": "global", "CCL_MNIC_NAME": "to0,to1"}
+            environment |= {"JHETCC_SECRET": secrets.token_hex(32)}
+            environment |= {"JHETCC_SPIN_US": "2"}  # who spins keeps a rank of the other host from running
         if peer.name == "impi":
             root = self._installed / "impi"
             providers = next(root.glob("**/libtcp-fi.so"), None)
@@ -228,7 +244,9 @@ class Team:
     def _commands(self, address):
         peer, member = self.peer, str(_HERE / "member.py")
         settings = []
-        if peer.needs_coordinator:
+        if peer.needs_coordinator and self._hosts:
+            settings.append(f"coordinator={self._hosts.address(0)}:{_HOST_PORT + self._number}")
+        elif peer.needs_coordinator:
             self._port = HeldPort()
             settings.append(f"coordinator={self._port.address}")
         for name in peer.libraries:
@@ -244,11 +262,23 @@ class Team:
             home = self._installed / ("mpich" if peer.kind == "mpi4jax" else peer.place) / "bin"
             python, ranks = str(home / "python"), str(self.ranks)
             rank = [*_tied("any", python), python, member, address, peer.kind, "mpi", ranks]
-            return [[*_tied(os.getpid()), str(home / "mpiexec"), "-n", ranks, *rank]]
+            if not self._hosts:
+                return [[*_tied(os.getpid()), str(home / "mpiexec"), "-n", ranks, *rank]]
+            halves = [["-n", str(self.ranks // 2), *self._on_host(host), *rank] for host in (0, 1)]
+            return [[*_tied(os.getpid()), str(home / "mpiexec"), *halves[0], ":", *halves[1]]]
         return [
-            [*_tied(os.getpid()), sys.executable, member, address, peer.kind, str(rank), str(self.ranks), *settings]
+            [*_tied(os.getpid()), *self._on_host(rank * 2 // self.ranks), sys.executable, member, address, peer.kind,
+             str(rank), str(self.ranks), *settings]
             for rank in range(self.ranks)
-        ]
+        ]  # fmt: skip
+
+    def _on_host(self, host):
+        """What to put in front of a command that shall run there."""
+        if not self._hosts:
+            return []
+        nsenter, *where = self._hosts.prefix(host)
+        inside = ["unshare", "--uts", "sh", "-c", _AS_HOST, "sh", self._hosts.address(host), f"to{1 - host}"]
+        return [shutil.which(nsenter), *where, *inside]
 
     def _folder_of(self, library):
         return self._installed / {"oneccl": "oneccl", "mpi": "mpich/lib"}[library]

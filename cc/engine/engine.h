@@ -102,6 +102,8 @@ class Engine {
   bool progress();
   bool isIdle() const { return !active_ && queue_.empty(); }
   bool hasOutput() const;
+  /// What was said to peers may be lost with a path until they have it: not to be left before.
+  bool hasUnacknowledged() const;
   /// Calls of a vendor's library are under way, on threads that want the processor.
   bool awaitsNative() const;
   /// When progress() must be called next although nothing arrives; INT64_MAX: never.

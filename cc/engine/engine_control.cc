@@ -171,6 +171,10 @@ void Engine::sayGoodbye() {
   }
 }
 
+bool Engine::hasUnacknowledged() const {
+  return std::any_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->hasUnacknowledged(); });
+}
+
 int32_t Engine::firstGoneNeeded() const {
   const Communicator& communicator = *active_->communicator;
   const Command& command = active_->command();

@@ -13,6 +13,8 @@
 namespace jhetcc::net {
 namespace {
 
+constexpr int kRetryMax = 44;  ///< TCP_RTO_MAX_MS, which older headers do not name
+
 Status optionFailed(const char* name) {
   return Status(Kind::kDisconnected, Scope::kEndpoint, "socket_option",
                 std::string("setting ") + name + " failed: " + systemText(errno));
@@ -54,6 +56,8 @@ Result<TcpTuned> tuneTcp(int fd, const TcpTuning& tuning) {
     JHETCC_RETURN_IF_ERROR(
         setOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(tuning.user_timeout_ms), "TCP_USER_TIMEOUT"));
   }
+  // Else tries grow rare, and a link that is back is found out late.
+  (void)::setsockopt(fd, IPPROTO_TCP, kRetryMax, &tuning.retry_max_ms, sizeof(tuning.retry_max_ms));
   if (!tuning.congestion.empty()) {
     // Refused where the module is missing or not allowed to users: the answer below then names what is in force.
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, tuning.congestion.data(),

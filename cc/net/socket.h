@@ -22,6 +22,7 @@ struct TcpTuning {
       "cubic";  ///< empty: the system's choice stays. BBR, where it is the default, halves loopback.
   int64_t user_timeout_ms = 30'000;  ///< unacknowledged data ends the connection after this; 0: the system's choice
   int keepalive_idle_s = 15;         ///< 0: no keepalive
+  int retry_max_ms = 1'000;          ///< unanswered data goes again this often at least, where the kernel can (6.15)
 };
 /// What the socket really has now; a congestion control this kernel does not offer is not an error.
 struct TcpTuned {

@@ -66,6 +66,12 @@ Result<bool> Bundle::send(const FrameHeader& header, const void* payload) {
     pending_bytes_ += offer.length;
     offered_.emplace(outer.address, std::move(offer));
   }
+  if (header.type == FrameType::kGoodbye) {
+    // The transports' own words of what came may be lost with their paths, and nobody will be here to be asked.
+    for (const auto& path : paths_) {
+      if (path->isOpen()) report(*path, path->status.generation, kWhole);
+    }
+  }
   keep(kMessage, outer, &inner, sizeof inner, payload, payload_bytes);
   if (is_offer) dispatch();
   if (!broken_.isOk()) return broken_;

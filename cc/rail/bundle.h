@@ -26,7 +26,7 @@ namespace jhetcc::rail {
 
 struct BundleOptions {
   int64_t stall_ns = 200 * kNsPerMs;           ///< left unanswered this long while another path answers: lost
-  int64_t no_path_ns = 10'000 * kNsPerMs;      ///< without any path this long: the peer is lost
+  int64_t no_path_ns = 10'000 * kNsPerMs;      ///< without any path that is answered this long: the peer is lost
   int64_t settle_ns = 200 * kNsPerMs;          ///< a path that came back answers probes this long before it is used;
   int64_t settle_max_ns = 300'000 * kNsPerMs;  ///< doubled, up to this, where it is lost again soon
   uint64_t stripe_bytes_max = 512 * 1024;
@@ -47,9 +47,14 @@ class Bundle final : public transport::Endpoint {
   /// is one more path, kRelayPath).
   bool needsRelay() const;
   bool hasDirectPath() const;
-  /// The system says that it does not work, or that nobody listens at its other end (code "refused"): then, if no path
-  /// is left, the peer is gone.
+  /// The system says that it does not work: it is left if there is another, else kept, for TCP may outlive that, and
+  /// counts as none. Or that nobody listens at its other end (code "refused"): if no path is left, the peer is gone.
   void failPath(uint16_t path, const Status& why);
+  /// The system says that what it said before is over.
+  void restorePath(uint16_t path);
+  bool isBroken() const { return !broken_.isOk(); }
+  /// The peer may not have all that was said yet. A goodbye is answered at once.
+  bool hasUnacknowledged() const { return broken_.isOk() && !peer_said_goodbye_ && !kept_.empty(); }
   std::vector<PathStatus> paths() const;
   /// Told of every loss and return, inside other calls: may mark and wake, no more.
   void watch(std::function<void(const PathStatus&)> watcher) { watcher_ = std::move(watcher); }
@@ -133,12 +138,12 @@ class Bundle final : public transport::Endpoint {
   void onStripeFetched(Path& path, uint64_t token, const Status& status);
   void onWithdrawn(uint64_t number);
   void onLostThere(uint16_t path, uint32_t generation, const std::vector<uint64_t>& taken);
+  void onWholeThere(uint16_t path, uint32_t generation, const std::vector<uint64_t>& taken);
   void onNumbered(Path& path, const transport::FrameHeader& outer, const uint8_t* payload);
   bool onOffer(Path& path, const transport::FrameHeader& outer, transport::FrameHeader& inner);
   void startStripe(Arriving& arriving, Path& path, const transport::FrameHeader& header);
   static void onStripeTaken(Path& path, Arriving& arriving, uint64_t stripe, uint64_t bytes);
   void finishIfWhole(uint64_t number);
-  void passGoodbye();
   void badFrame(Path& path, const std::string& what);
 
   // bundle_paths.cc: which paths there are; bundle_polls.cc: looks, probes, sleep
@@ -146,11 +151,15 @@ class Bundle final : public transport::Endpoint {
   Path* findOrRelay(uint16_t path);
   void choosePrimary();
   void forget(Path& path);
-  void report(Path& path, uint32_t generation);
+  void report(Path& path, uint32_t generation, uint8_t what);
   void lose(Path& path, const Status& why);
   void resolve(uint16_t path, uint32_t generation, const std::vector<uint64_t>& taken);
+  bool hasOtherThan(const Path& path) const;
+  void leaveUnreachable();
   void look(int64_t now_ns);
+  void ask(int64_t now_ns);
   void lookForStall(int64_t now_ns);
+  void lookForEnd(int64_t now_ns);
   void settle(Path& path, int64_t now_ns);
   void tell(Path& path, const std::string& event);
   void sendAgain(const Stripe& stripe);
@@ -171,14 +180,15 @@ class Bundle final : public transport::Endpoint {
   std::function<void(const PathStatus&, uint64_t)> resend_watcher_;
   transport::EventSink* sink_ = nullptr;  ///< during a poll
   int64_t next_look_ns_ = 0, looked_ns_ = 0;
-  bool has_dispatched_ = false;  ///< a stripe since the last look
-  bool is_stuck_ = false;        ///< none, though the peer waits for some
-  int64_t no_path_since_ns_ = -1;
+  bool has_dispatched_ = false;    ///< a stripe since the last look
+  bool is_stuck_ = false;          ///< none, though the peer waits for some
+  int64_t no_path_since_ns_ = -1;  ///< none, or none that is answered
+  int64_t doubted_since_ns_ = -1;  ///< a path is silent
+  bool is_in_operation_ = false;   ///< when last asleep
+  int64_t next_ask_ns_ = 0;
   bool is_answer_due_ = false;  ///< something was sent since the last look, or was not answered then
   Status broken_;
   bool peer_said_goodbye_ = false;
-  transport::FrameHeader goodbye_;
-  int64_t goodbye_ns_ = -1;  ///< when it came, as long as it is held back
 
   Path* primary_ = nullptr;
   std::deque<Kept> kept_;    ///< the peer has not acknowledged them

@@ -17,7 +17,6 @@ namespace {
 /// Stripes may come so many offers before their own.
 constexpr uint64_t kOvertakenMax = 4096;
 constexpr uint64_t kStripesMax = uint64_t{1} << 31;
-constexpr int64_t kGoodbyeHeldNs = 1'000 * kNsPerMs;
 
 uint64_t bytesOf(uint64_t length, uint64_t stripe_bytes, uint64_t index) {
   return std::min(stripe_bytes, length - index * stripe_bytes);
@@ -40,7 +39,10 @@ void Bundle::onPathFrame(Path& path, const FrameHeader& header, const void* payl
     case kWithdrawn:
     case kWanted:
     case kLost:
-      return onNumbered(path, header, static_cast<const uint8_t*>(payload));
+    case kWhole:
+      onNumbered(path, header, static_cast<const uint8_t*>(payload));
+      if (peer_said_goodbye_ && path.endpoint) sendPlain(path, kAcknowledge, 0);  // it waits for that
+      return;
     case kAcknowledge:
       return;
     case kOpen:
@@ -70,35 +72,21 @@ void Bundle::onNumbered(Path& path, const FrameHeader& outer, const uint8_t* pay
       return badFrame(path, "a message of another length than it says");
     }
     if (is_offer && !onOffer(path, outer, inner)) return;
-  } else if (outer.flags == kLost && outer.length % sizeof(uint64_t) != 0) {
+  } else if ((outer.flags == kLost || outer.flags == kWhole) && outer.length % sizeof(uint64_t) != 0) {
     return badFrame(path, "a torn list of stripes");
   }
   ++expected_order_;
   unacknowledged_bytes_ += outer.length;
   if (outer.flags == kWithdrawn) return onWithdrawn(outer.address);
   if (outer.flags == kWanted) return onWanted(outer.address);
-  if (outer.flags == kLost) {
+  if (outer.flags == kLost || outer.flags == kWhole) {
     std::vector<uint64_t> taken(outer.length / sizeof(uint64_t));
     if (!taken.empty()) std::memcpy(taken.data(), payload, outer.length);
-    return onLostThere(static_cast<uint16_t>(outer.tag), outer.index, taken);
+    const auto number = static_cast<uint16_t>(outer.tag);
+    return outer.flags == kLost ? onLostThere(number, outer.index, taken) : onWholeThere(number, outer.index, taken);
   }
-  if (inner.type != FrameType::kGoodbye) return sink_->onFrame(inner, payload + sizeof inner);
-  peer_said_goodbye_ = true;
-  goodbye_ = inner;
-  goodbye_ns_ = clock_.nowNs();
-}
-
-/// Once nothing more is to come: it may have overtaken, by another path, what says that the last stripes of an
-/// operation were taken. Where a path ends, nothing comes by it. A peer that left in the middle of the work takes
-/// nothing more, however long one waits.
-void Bundle::passGoodbye() {
-  if (goodbye_ns_ < 0) return;
-  const bool is_awaited = std::any_of(paths_.begin(), paths_.end(),
-                                      [](const auto& path) { return path->endpoint && !path->under_way.empty(); });
-  if (is_awaited && broken_.isOk() && clock_.nowNs() - goodbye_ns_ < kGoodbyeHeldNs) return;
-  goodbye_ns_ = -1;
-  goodbye_.length = 0;
-  sink_->onFrame(goodbye_, nullptr);
+  if (inner.type == FrameType::kGoodbye) peer_said_goodbye_ = true;
+  sink_->onFrame(inner, payload + sizeof inner);
 }
 
 /// An offer comes before all it needs is known to fit. False: it cannot be.

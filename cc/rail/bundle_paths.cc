@@ -59,7 +59,8 @@ void Bundle::tell(Path& path, const std::string& event) {
 void Bundle::choosePrimary() {
   Path* best = primary_ && primary_->endpoint ? primary_ : nullptr;
   const auto rank = [](const Path& path) {
-    return std::pair(path.status.state == PathState::kHealthy ? 0 : 1, path.status.info.tier);
+    const int standing = !path.unreachable.isOk() ? 2 : path.status.state == PathState::kHealthy ? 0 : 1;
+    return std::pair(standing, path.status.info.tier);
   };
   for (const auto& path : paths_) {
     if (path->endpoint && !path->is_opening && (!best || rank(*path) < rank(*best))) best = path.get();
@@ -74,11 +75,40 @@ void Bundle::failPath(uint16_t number, const Status& why) {
   if (!path || !broken_.isOk()) return;
   const bool is_refused = why.code() == "refused";
   if (path->endpoint) {
-    if (!is_refused) lose(*path, why);
+    if (is_refused) return;
+    if (path->is_opening || hasOtherThan(*path)) return lose(*path, why);
+    if (!path->unreachable.isOk()) return;
+    path->unreachable = why;
+    path->said_ns = clock_.nowNs();
+    next_look_ns_ = 0;
+    choosePrimary();
     return;
   }
   path->status.last_event = "still lost: " + why.message();
-  if (is_refused && no_path_since_ns_ >= 0) giveUp(why);
+  const auto isThere = [](const auto& one) { return one->endpoint != nullptr; };
+  if (is_refused && std::none_of(paths_.begin(), paths_.end(), isThere)) giveUp(why);
+}
+
+void Bundle::restorePath(uint16_t number) {
+  Path* path = find(number);
+  if (!path || path->unreachable.isOk()) return;
+  path->unreachable = Status();
+  path->said_ns = clock_.nowNs();
+  choosePrimary();
+}
+
+/// Whether there is one that may be answered.
+bool Bundle::hasOtherThan(const Path& path) const {
+  return std::any_of(paths_.begin(), paths_.end(), [&](const auto& one) {
+    return one.get() != &path && one->isOpen() && one->unreachable.isOk() && one->silent_ns < options_.stall_ns;
+  });
+}
+
+/// There is a better one now.
+void Bundle::leaveUnreachable() {
+  for (const auto& path : paths_) {
+    if (path->endpoint && !path->unreachable.isOk()) lose(*path, Status(path->unreachable));
+  }
 }
 
 /// From here on nothing comes over it. The peer is told over another which stripes are whole here.
@@ -90,6 +120,8 @@ void Bundle::lose(Path& path, const Status& why) {
   const bool was_stable = path.status.state == PathState::kHealthy && now - path.healthy_since_ns >= kStableNs;
   path.settle_ns = was_stable ? options_.settle_ns : std::min(2 * path.settle_ns, options_.settle_max_ns);
   path.status.state = PathState::kLost;
+  path.unreachable = Status();
+  path.silent_ns = 0;
   ++path.status.losses;
   path.closed_ns = why.code() == "peer_closed" ? now : INT64_MIN / 2;
   if (!path.under_way.empty()) {
@@ -102,10 +134,10 @@ void Bundle::lose(Path& path, const Status& why) {
   path.is_opening = false;
   choosePrimary();
   if (!peer_said_goodbye_) tell(path, "lost: " + why.message());
-  if (may_report) report(path, path.status.generation);
+  if (may_report) report(path, path.status.generation, kLost);
   path.taken.clear();
   if (std::any_of(paths_.begin(), paths_.end(), [](const auto& one) { return one->endpoint != nullptr; })) return;
-  no_path_since_ns_ = now;
+  if (no_path_since_ns_ < 0) no_path_since_ns_ = now;
   // A process that ends closes all of them; one that lives leaves them one by one, for reasons of their own.
   const auto closed_now = [now](const auto& one) {
     return now - one->closed_ns < kCloseTogetherNs || !one->was_up || one->status.info.tier == kRelayTier;
@@ -129,13 +161,13 @@ void Bundle::forget(Path& path) {
   }
 }
 
-void Bundle::report(Path& path, uint32_t generation) {
-  path.reported = generation;
+void Bundle::report(Path& path, uint32_t generation, uint8_t what) {
+  if (what == kLost) path.reported = generation;
   FrameHeader outer;
   outer.tag = path.status.info.path;
   outer.index = generation;
   const std::vector<uint64_t> taken(path.taken.begin(), path.taken.end());
-  keep(kLost, outer, taken.data(), taken.size() * sizeof(uint64_t), nullptr, 0);
+  keep(what, outer, taken.data(), taken.size() * sizeof(uint64_t), nullptr, 0);
 }
 
 /// The peer has lost it, and says which stripes it had.
@@ -147,9 +179,32 @@ void Bundle::onLostThere(uint16_t number, uint32_t generation, const std::vector
   }
   if (path->reported < static_cast<int64_t>(generation)) {  // one that did not even come up here
     path->status.generation = std::max(path->status.generation, generation);
-    report(*path, generation);
+    report(*path, generation, kLost);
   }
   resolve(number, generation, taken);
+}
+
+/// The peer leaves, and says which stripes it had.
+void Bundle::onWholeThere(uint16_t number, uint32_t generation, const std::vector<uint64_t>& taken) {
+  const auto isTaken = [&taken](uint64_t stripe) {
+    return std::find(taken.begin(), taken.end(), stripe) != taken.end();
+  };
+  Path* path = find(number);
+  if (path && path->isOpen() && path->status.generation == generation) {
+    for (const Stripe& stripe : std::vector<Stripe>(path->under_way)) {
+      if (!isTaken(stripe.number)) continue;
+      path->endpoint->revoke(stripe.number);
+      onStripeReleased(*path, stripe.number);
+    }
+  }
+  for (InDoubt& lost : in_doubt_) {
+    if (lost.path != number || lost.generation != generation) continue;
+    std::erase_if(lost.stripes, [&](const Stripe& stripe) {
+      if (!isTaken(stripe.number)) return false;
+      countTaken(stripe.offer, stripe.bytes);
+      return true;
+    });
+  }
 }
 
 /// What was under way on a path until it was lost is taken, or will be sent again. Earlier generations of which the
@@ -186,15 +241,21 @@ void Bundle::sendAgain(const Stripe& stripe) {
 void Bundle::giveUp(const Status& why) {
   std::string text = description_ + ": no path is left: ";
   for (const auto& path : paths_) {
-    text += (path == paths_.front() ? "path " : "; path ") + std::to_string(path->status.info.path) + " " +
-            path->status.last_event;
+    text += (path == paths_.front() ? "path " : "; path ") + std::to_string(path->status.info.path) + " ";
+    if (!path->unreachable.isOk()) {
+      text += path->unreachable.message();
+    } else if (path->endpoint) {
+      text += "no answer for " + std::to_string(path->silent_ns / kNsPerMs) + " ms";
+    } else {
+      text += path->status.last_event;
+    }
   }
   broken_ = Status(Kind::kDisconnected, Scope::kEndpoint, why.code(), text);
 }
 
 bool Bundle::hasDirectPath() const {
   return std::any_of(paths_.begin(), paths_.end(), [this](const auto& path) {
-    return path->endpoint && !path->is_opening && path->status.info.tier < kRelayTier &&
+    return path->isOpen() && path->status.info.tier < kRelayTier && path->unreachable.isOk() &&
            path->silent_ns < 2 * options_.stall_ns;
   });
 }
@@ -215,6 +276,7 @@ void Bundle::reopenPath(uint16_t number, std::unique_ptr<transport::Endpoint> en
   path->was_up = true;
   if (!remote.empty()) path->status.info.remote = remote;
   path->wants_write = path->is_full = false;
+  path->answers_before = path->probes_answered = 0;
   path->is_opening = !connected_here;
   watchDescriptor(*path);
   if (connected_here) {

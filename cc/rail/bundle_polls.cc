@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kLookNs = 10 * kNsPerMs;
 constexpr int64_t kProbeNs = 20 * kNsPerMs;
 constexpr uint32_t kProbesNeeded = 3;
+constexpr int64_t kAskNs = 1'000 * kNsPerMs;  ///< who only waits asks the peer's host this often whether it is there
 constexpr int64_t kMeasureNs = 5 * kNsPerMs;  ///< of busy time: shorter ones say little
 constexpr uint64_t kMeasureBytes = 16 * 1024;
 constexpr int64_t kMeasureLongNs = 200 * kNsPerMs;
@@ -100,29 +101,73 @@ void Bundle::settle(Path& path, int64_t now_ns) {
   if (relay && relay != &path && relay->endpoint) {
     lose(*relay, Status(Kind::kAborted, Scope::kEndpoint, "not_needed", "not needed any more"));
   }
+  if (path.unreachable.isOk()) leaveUnreachable();
 }
 
-/// A path whose peer's host does not answer is left, as long as that host answers on another one.
+/// Whoever waits in an operation and has said everything hears nothing of a peer that is gone without a word.
+void Bundle::ask(int64_t now_ns) {
+  if (!is_in_operation_ || now_ns < next_ask_ns_ || peer_said_goodbye_) return;
+  next_ask_ns_ = now_ns + kAskNs;
+  for (const auto& path : paths_) {
+    if (path->isOpen()) sendPlain(*path, kProbe, 0);
+  }
+}
+
+/// A path whose peer's host does not answer is left, as long as that host has answered on another one since it was
+/// first noticed.
 void Bundle::lookForStall(int64_t now_ns) {
   Path* worst = nullptr;
   int64_t longest = options_.stall_ns / 2 - 1;
-  bool answers_elsewhere = false;
   for (const auto& path : paths_) {
-    if (!path->endpoint || path->is_opening) continue;
-    const int64_t silent_ns = path->silent_ns = path->endpoint->unansweredNs(now_ns);
-    is_answer_due_ |= silent_ns > 0;
-    if (silent_ns < options_.stall_ns / 2 && path->status.state == PathState::kHealthy) answers_elsewhere = true;
-    if (silent_ns <= longest) continue;
-    longest = silent_ns;
+    if (!path->isOpen()) continue;
+    path->silent_ns = path->endpoint->unansweredNs(now_ns);
+    is_answer_due_ |= path->silent_ns > 0;
+    if (path->silent_ns <= longest) continue;
+    longest = path->silent_ns;
     worst = path.get();
   }
-  if (!worst) return;
-  if (longest >= options_.stall_ns && answers_elsewhere) {
+  if (!worst) {
+    doubted_since_ns_ = -1;
+    return;
+  }
+  if (doubted_since_ns_ < 0) {
+    doubted_since_ns_ = now_ns;
+    for (const auto& path : paths_) {
+      if (path->isOpen()) path->answers_before = path->answers();
+    }
+  }
+  const auto answers = [this](const auto& path) {
+    return path->isOpen() && path->status.state == PathState::kHealthy && path->silent_ns < options_.stall_ns / 2 &&
+           path->answers() != path->answers_before;
+  };
+  // This process may not have run for a while: then it learns of a whole silence at once, and nobody was asked.
+  const bool is_long = longest >= options_.stall_ns && now_ns - doubted_since_ns_ >= options_.stall_ns / 2;
+  if (is_long && std::any_of(paths_.begin(), paths_.end(), answers)) {
     lose(*worst, Status(Kind::kTimeout, Scope::kEndpoint, "path_silent", "no answer for " + milliseconds(longest)));
     return;
   }
   for (const auto& path : paths_) {  // an idle one has to show that it would be better
-    if (path->endpoint && !path->is_opening && path.get() != worst) probe(*path, now_ns);
+    if (path->isOpen() && path.get() != worst) probe(*path, now_ns);
+  }
+}
+
+/// Where no path is answered, or the system says that nothing passes, there is none, since the last that was left.
+void Bundle::lookForEnd(int64_t now_ns) {
+  int64_t since_ns = -1;
+  for (const auto& path : paths_) {
+    if (!path->isOpen()) continue;
+    const bool is_silent = path->silent_ns >= options_.stall_ns;
+    if (path->unreachable.isOk() && !is_silent) {
+      no_path_since_ns_ = -1;
+      return;
+    }
+    // A silence counts from when it was noticed: this process, or the whole machine, may have stood still.
+    const int64_t silent_since_ns = std::max(now_ns - path->silent_ns, doubted_since_ns_ - options_.stall_ns);
+    since_ns = std::max({since_ns, path->said_ns, path->unreachable.isOk() ? silent_since_ns : -1});
+  }
+  if (since_ns >= 0) no_path_since_ns_ = since_ns;
+  if (no_path_since_ns_ >= 0 && now_ns - no_path_since_ns_ >= options_.no_path_ns && broken_.isOk()) {
+    giveUp(Status(Kind::kTimeout, Scope::kEndpoint, "no_path", "none came back"));
   }
 }
 
@@ -130,6 +175,7 @@ void Bundle::look(int64_t now_ns) {
   next_look_ns_ = now_ns + kLookNs;
   looked_ns_ = now_ns;
   is_stuck_ = !wanted_.empty() && !std::exchange(has_dispatched_, false);
+  ask(now_ns);
   if (std::exchange(is_answer_due_, false)) {
     for (const auto& path : paths_) path->measure(now_ns);
     lookForStall(now_ns);
@@ -137,9 +183,7 @@ void Bundle::look(int64_t now_ns) {
   for (const auto& path : paths_) {
     if (path->endpoint && path->status.state == PathState::kSettling) settle(*path, now_ns);
   }
-  if (no_path_since_ns_ >= 0 && now_ns - no_path_since_ns_ >= options_.no_path_ns && broken_.isOk()) {
-    giveUp(Status(Kind::kTimeout, Scope::kEndpoint, "no_path", "none came back"));
-  }
+  lookForEnd(now_ns);
   // Messages move to a path on which they wait much less.
   if (!primary_ || primary_->rate() <= 0) return;
   const auto wait = [](const Path& path) { return static_cast<double>(path.under_way_bytes) / path.rate(); };
@@ -156,12 +200,8 @@ void Bundle::look(int64_t now_ns) {
 }
 
 Status Bundle::poll(transport::EventSink& sink) {
+  if (!broken_.isOk()) return peer_said_goodbye_ ? Status::ok() : broken_;
   sink_ = &sink;
-  if (!broken_.isOk()) {
-    passGoodbye();
-    sink_ = nullptr;
-    return peer_said_goodbye_ ? Status::ok() : broken_;
-  }
   for (size_t i = 0; i < paths_.size(); ++i) {
     Path& path = *paths_[i];
     if (!path.endpoint) continue;
@@ -189,7 +229,6 @@ Status Bundle::poll(transport::EventSink& sink) {
     fetched_.pop_front();
     sink.onFetched(token, std::move(status));
   }
-  passGoodbye();
   sink_ = nullptr;
   gone_.clear();
   return peer_said_goodbye_ ? Status::ok() : broken_;
@@ -224,12 +263,13 @@ int Bundle::waitDescriptor() const { return poller_.get(); }
 
 /// Whether time alone may have something to say: a silence that grows, a path that settles, no path at all.
 bool Bundle::needsLooks() const {
-  if (no_path_since_ns_ >= 0 || is_answer_due_ || !wanted_.empty() || goodbye_ns_ >= 0) return true;
+  if (no_path_since_ns_ >= 0 || is_answer_due_ || !wanted_.empty()) return true;
   return std::any_of(paths_.begin(), paths_.end(),
                      [](const auto& path) { return path->endpoint && path->status.state == PathState::kSettling; });
 }
 
 bool Bundle::prepareSleep(bool in_operation) {
+  is_in_operation_ = in_operation;
   if (!broken_.isOk() || !released_.empty() || !fetched_.empty()) return false;
   if (!poller_.isOpen()) {
     poller_ = Fd(::epoll_create1(EPOLL_CLOEXEC));

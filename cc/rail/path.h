@@ -64,6 +64,9 @@ struct Path {
   std::unique_ptr<transport::Endpoint> endpoint;  ///< null: lost
   bool was_up = false;                            ///< ever
   int64_t silent_ns = 0;                          ///< as last looked at: how long the peer's host has not answered
+  uint64_t answers_before = 0;                    ///< when a silence was first noticed, on any path
+  Status unreachable;        ///< why the system says that nothing passes, where it is kept for want of another
+  int64_t said_ns = 0;       ///< when the system said so, or said last that it is over
   bool is_opening = false;   ///< the side that connected has not spoken yet: its generation is not known
   int64_t reported = -1;     ///< the last generation whose end the peer was told
   bool is_full = false;      ///< took no more, until the next poll
@@ -86,6 +89,9 @@ struct Path {
   int64_t measured_ns = 0;            ///< when its rate was measured last
   bool was_loaded = false;            ///< stripes were under way at the last look
   double rate() const { return status.rate_bytes_per_s; }
+  bool isOpen() const { return endpoint && !is_opening; }
+  /// Grows with everything that the peer's host, or it itself, answers here.
+  uint64_t answers() const { return endpoint->answered().bytes + probes_answered; }
   void measure(int64_t now_ns);
 };
 

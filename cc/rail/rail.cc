@@ -7,12 +7,22 @@ namespace jhetcc::rail {
 namespace {
 // A peer that takes no control message for this long a queue is not listening; newer news replaces older.
 constexpr size_t kControlBacklogMax = 4096;
+
+struct Deaf : transport::EventSink {
+  void onFrame(const transport::FrameHeader&, const void*) override {}
+  void onFetched(uint64_t, Status) override {}
+  void onReleased(uint64_t) override {}
+};
 }  // namespace
 
 Rail::Rail(int32_t peer, std::unique_ptr<transport::Endpoint> endpoint)
     : peer_(peer), endpoint_(std::move(endpoint)), bundle_(dynamic_cast<Bundle*>(endpoint_.get())) {}
 
 bool Rail::isDirect() const { return !isBroken() && (!bundle_ || bundle_->hasDirectPath()); }
+
+bool Rail::hasUnacknowledged() const { return !isBroken() && bundle_ && bundle_->hasUnacknowledged(); }
+
+bool Rail::hearsGoodbyes() const { return isBroken() && left_ && bundle_ && !bundle_->isBroken(); }
 
 void Rail::peerSaidGoodbye() {
   left_ = true;
@@ -71,6 +81,10 @@ bool Rail::poll(transport::EventSink& sink) {
       Status status = endpoint_->poll(sink);
       if (!status.isOk()) breakWith(status);
     }
+  }
+  if (break_reported_ && hearsGoodbyes()) {
+    Deaf deaf;
+    (void)endpoint_->poll(deaf);
   }
   if (isBroken() && !break_reported_) {
     break_reported_ = true;

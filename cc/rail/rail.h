@@ -40,6 +40,10 @@ class Rail {
 
   /// Control messages (and the endpoint's own output) still on their way out.
   bool hasOutput() const { return !isBroken() && (!control_.empty() || endpoint_->wantsWrite()); }
+  /// What was said, a goodbye above all, may still have to go again over another path.
+  bool hasUnacknowledged() const;
+  /// Broken, but the peer may not know yet that its goodbye has come.
+  bool hearsGoodbyes() const;
   transport::Endpoint& endpoint() { return *endpoint_; }
   /// Where the pair has several paths; else null.
   Bundle* bundle() const { return bundle_; }

@@ -46,9 +46,21 @@ Relays::Link* Relays::find(int32_t peer, uint64_t id) {
   return nullptr;
 }
 
+/// A third one whose host does not answer passes nothing on; it is not waited for where there is another.
+void Relays::leaveSilent() {
+  for (Link& link : links_) {
+    const Rail* via = railTo(link.via);
+    if (link.is_closed || link.peer < self_ || !via || via->isDirect()) continue;
+    link.is_closed = std::any_of(rails_.begin(), rails_.end(),
+                                 [&](const auto& rail) { return rail->peer() != link.peer && rail->isDirect(); });
+    if (link.is_closed) link.socket = Fd();
+  }
+}
+
 /// The lower rank of two without a path asks the others in turn.
 void Relays::look() {
   const int64_t now = clock_.nowNs();
+  leaveSilent();
   for (const auto& rail : rails_) {
     Bundle* bundle = rail->bundle();
     if (!bundle || rail->isBroken() || rail->peer() < self_ || !bundle->needsRelay()) continue;

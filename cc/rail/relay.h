@@ -56,6 +56,7 @@ class Relays {
     int64_t not_before_ns = 0;
   };
 
+  void leaveSilent();
   Rail* railTo(int32_t peer) const;
   Link* find(int32_t peer, uint64_t id);
   bool open(Rail& to, int32_t via, uint64_t id, bool opened_here);

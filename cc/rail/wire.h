@@ -15,6 +15,7 @@ constexpr uint8_t kWithdrawn = 2;  ///< `address`: the offer that is none any mo
 constexpr uint8_t kLost =
     3;  ///< `tag`: a path, `index`: its generation; payload: numbers of the stripes that came whole
 constexpr uint8_t kWanted = 8;  ///< `address`: the offer that has its place now
+constexpr uint8_t kWhole = 9;   ///< before a goodbye; as kLost, of a path that is well
 // Of the moment, and of the path that carries them:
 constexpr uint8_t kAcknowledge = 4;
 constexpr uint8_t kOpen = 5;  ///< first over a path that was connected anew; `index`: its generation

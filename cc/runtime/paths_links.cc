@@ -32,41 +32,24 @@ void Paths::Loop::lookAtLinks() {
         tryAtOnce(route);
       }
     }
-    if (!state.isOk() && was_ok) failAll(nic, state);
-    if (state.isOk() && !was_ok) {
-      JHETCC_LOG(kWarn, "rail", "NIC " + net::describe({options_.nics[nic]}) + " can be used again");
-    }
+    if (state.isOk() == was_ok) continue;
+    JHETCC_LOG(
+        kWarn, "rail",
+        "NIC " + net::describe({options_.nics[nic]}) + (state.isOk() ? " can be used again" : ": " + state.message()));
+    tellBundles(nic, state);
   }
 }
 
-/// Where no other NIC joins two ranks, their connections are left to TCP: it may outlive a moment without a link. But
-/// where a third rank can pass on what they say, it is asked by the one with the lower number, as relays are.
-void Paths::Loop::failAll(size_t nic, const Status& why) {
-  std::vector<Place> lost;
-  {
-    std::lock_guard lock(mutex_);
-    const auto isUp = [this](const Path& path) {
-      return path.state == Path::State::kUp && nics_[path.plan.nic].isOk();
-    };
-    const auto isReached = [&](const Pair& pair) {
-      return pair.bundle && std::any_of(pair.paths.begin(), pair.paths.end(), isUp);
-    };
-    for (size_t i = 0; i < pairs_.size(); ++i) {
-      const PairPlan& plan = pairs_[i].plan;
-      const auto passesOn = [&](const Pair& other) {
-        return other.plan.slot == plan.slot && other.plan.peer_process != plan.peer_process && isReached(other);
-      };
-      const bool may_relay =
-          plan.peer > process_->runner(plan.slot).worldRank() && std::any_of(pairs_.begin(), pairs_.end(), passesOn);
-      if (!pairs_[i].bundle || !(isReached(pairs_[i]) || may_relay)) continue;
-      for (size_t k = 0; k < pairs_[i].paths.size(); ++k) {
-        if (pairs_[i].paths[k].plan.nic == nic) lost.push_back({i, k});
+/// Each decides what follows for its paths: where no other joins two ranks, TCP may outlive a moment without a link.
+void Paths::Loop::tellBundles(size_t nic, const Status& state) {
+  for (const Pair& pair : pairs_) {
+    if (!pair.bundle) continue;
+    process_->runner(pair.plan.slot).withEngine([&](engine::Engine&) {
+      for (size_t k = 0; k < pair.paths.size(); ++k) {
+        if (pair.plan.paths[k].nic != nic) continue;
+        if (state.isOk()) pair.bundle->restorePath(static_cast<uint16_t>(k));
+        if (!state.isOk()) pair.bundle->failPath(static_cast<uint16_t>(k), state);
       }
-    }
-  }
-  for (const Place& place : lost) {
-    process_->runner(pairs_[place.pair].plan.slot).withEngine([&](engine::Engine&) {
-      pairs_[place.pair].bundle->failPath(static_cast<uint16_t>(place.path), why);
     });
   }
 }

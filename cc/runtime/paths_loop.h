@@ -97,7 +97,7 @@ class Paths::Loop {
   // paths_links.cc
   void tryAtOnce(size_t route);
   void lookAtLinks();
-  void failAll(size_t nic, const Status& why);
+  void tellBundles(size_t nic, const Status& state);
 
   Path& at(Place place) { return pairs_[place.pair].paths[place.path]; }
 

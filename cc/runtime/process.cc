@@ -262,7 +262,8 @@ void Process::close(int64_t timeout_ns) {
   const int64_t deadline = clock_.nowNs() + timeout_ns;
   for (auto& runner : runners_) {
     for (bool busy = true; busy && clock_.nowNs() < deadline;) {
-      runner->withEngine([&](engine::Engine& engine) { busy = !engine.isIdle() || engine.hasOutput(); });
+      runner->withEngine(
+          [&](engine::Engine& engine) { busy = !engine.isIdle() || engine.hasOutput() || engine.hasUnacknowledged(); });
       if (busy) {
         timespec nap{0, kPollNs};
         nanosleep(&nap, nullptr);

@@ -201,7 +201,7 @@ void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_
   set.push_back({wake_fd_.get(), POLLIN, 0});
   bool may_sleep = true;
   for (auto& rail : engine_.rails()) {
-    if (rail->isBroken()) continue;
+    if (rail->isBroken() && !rail->hearsGoodbyes()) continue;
     may_sleep &= rail->endpoint().prepareSleep(in_operation);
     const short events = static_cast<short>(POLLIN | (rail->hasOutput() ? POLLOUT : 0));
     set.push_back({rail->endpoint().waitDescriptor(), events, 0});

@@ -2,12 +2,13 @@
 """Cases of rails, called in every process of a job: collectives that must be exact while a test takes paths away."""
 
 import contextlib
+import itertools
 import os
 import socket
 import time
 
 import numpy as np
-from process_worker import hear, here, say
+from process_worker import hear, here, say, until_error
 
 import jhetcc
 from jhetcc.world.rendezvous import Rendezvous
@@ -153,6 +154,57 @@ def case_join(address, key, options):
     comm.barrier()
     comm.close()
     return found, seconds
+
+
+def case_route(address, key):
+    """Rank 0 alone sends, after the test did something to an idle job; how long that took, and the paths."""
+    comm = joined(address, key)
+    peer = 1 - comm.rank
+    turn = work_until(comm, both_used(comm, peer))
+    work_until(comm, lambda: all(state == "healthy" for state in states(comm, peer)[:2]), turn)
+    say("idle")
+    hear()
+    begun = time.monotonic()
+    data = np.arange(8 * WORDS, dtype=np.int64)
+    assert np.array_equal(comm.broadcast(data, root=0), data)
+    told = time.monotonic() - begun, paths_to(comm, peer), comm.status()["counters"]["aborts"]
+    comm.barrier()
+    comm.close()
+    return told
+
+
+def case_lost_host(address, key):
+    """Works until an error; its class, ranks and text, and when it came."""
+    comm = joined(address, key)
+
+    def work():
+        for turn in itertools.count(first):
+            exact(comm, turn, True)
+
+    first = work_until(comm, both_used(comm, 1 - comm.rank))
+    say("working")
+    error, _ = until_error(work)
+    when = time.monotonic()
+    comm.close()
+    return type(error).__name__, error.ranks, str(error), when
+
+
+def case_stopped(comm, seconds):
+    """Works while the test stops one of the two; losses of each path, and aborts."""
+    peer = 1 - comm.rank
+    turn = work_until(comm, both_used(comm, peer))
+    say("working")
+    stop = time.monotonic() + seconds
+    work_until(comm, lambda: time.monotonic() > stop, turn)
+    return [path["losses"] for path in paths_to(comm, peer)], comm.status()["counters"]["aborts"]
+
+
+def case_stopped_host(address, key, seconds):
+    comm = joined(address, key)
+    told = case_stopped(comm, seconds)
+    comm.barrier()
+    comm.close()
+    return told
 
 
 def case_start(address, key):

@@ -3,9 +3,11 @@
 
 import contextlib
 import secrets
+import signal
 import time
 
-from rail_cases import case_link, case_start, case_third
+import pytest
+from rail_cases import case_link, case_lost_host, case_route, case_start, case_stopped_host, case_third
 
 
 def two_links(hosts, mbit=400):
@@ -120,7 +122,13 @@ def test_who_is_called_says_that_it_is_back(hosts):
             running.tell(k)
         for outcome in running.finish():
             outcome.get()
-        assert time.monotonic() - begun < 2.5
+        assert time.monotonic() - begun < 3.5  # the caller alone would try after 4 s and more
+
+
+def cut(both, ends):
+    """Packets go to a machine that is not there."""
+    for k, host, end in ends:
+        both.do(k, f"ip neighbor replace {host} lladdr 02:00:00:00:00:99 dev {end} nud permanent")
 
 
 def test_a_link_that_is_cut_without_a_word(hosts):
@@ -128,18 +136,88 @@ def test_a_link_that_is_cut_without_a_word(hosts):
     both = two_links(hosts)
     ends = ((0, "10.71.0.2", "eth1"), (1, "10.71.0.1", "en1"))
 
-    def cut():  # packets go to a machine that is not there
-        for k, host, end in ends:
-            both.do(k, f"ip neighbor replace {host} lladdr 02:00:00:00:00:99 dev {end} nud permanent")
-
     told, outputs = play(
-        both, cut, lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends], HITS
+        both,
+        lambda: cut(both, ends),
+        lambda: [both.do(k, f"ip neighbor del {host} dev {end}") for k, host, end in ends],
+        HITS,
     )
     check(told, HITS, outputs, "no answer for")
     for rounds, log, _ in told:
         again = [event["bytes"] for event in log if event["event"] == "resent"]
         assert sum(again) <= sum(path["resent_bytes"] for path in rounds[-1][-1])
     assert any(event["event"] == "resent" and event["argument"] == 0 for _, log, _ in told for event in log)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_hosts_that_no_path_joins_any_more(hosts, is_told):
+    """Whether the system says so or not: one error on both, 10 s after the last answer, with the reason of every path."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_lost_host, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+        running.expect(0, 1, word="working")
+        begun = time.monotonic()
+        if is_told:
+            both.do(0, "ip link set eth0 down && ip link set eth1 down")
+        else:
+            cut(both, [(k, f"10.7{n}.0.{2 - k}", f"{'en' if k else 'eth'}{n}") for n in range(2) for k in range(2)])
+        for k, outcome in enumerate(running.finish()):
+            kind, ranks, text, when = outcome.get()
+            assert (kind, ranks) == ("PeerLostError", (1 - k,)), text
+            assert 9.5 < when - begun < 13, when - begun
+            for path in range(2):
+                reason = f"{'en' if k else 'eth'}{path} " if is_told else "no answer for "
+                assert reason in text.partition(f"path {path} ")[2].partition(";")[0], text
+
+
+def test_the_only_link_is_away_for_a_while(hosts):
+    """Less than the 10 s that are waited for it: the job stands still, and goes on soon after."""
+    both = hosts(2)
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"), mbit=400)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_stopped_host, "10.70.0.1:7000", secrets.token_hex(32), 7, world=False)
+        running.expect(0, 1, word="working")
+        both.do(0, "ip link set eth0 down")
+        running.linger(6.5)
+        both.do(0, "ip link set eth0 up")
+        begun = time.monotonic()
+        for outcome in running.finish():
+            _, aborts = outcome.get()
+            assert aborts == 0
+        assert time.monotonic() - begun < 6
+
+
+def test_a_route_that_is_gone(hosts):
+    """The link stays up, and nothing can be sent: the kernel keeps all back, so nothing is under way that could be unanswered."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_route, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+        running.expect(0, 1, word="idle")
+        running.linger(0.2)  # what is under way comes to rest
+        both.do(0, "ip route del 10.71.0.0/24 dev eth1")
+        for k in range(2):
+            running.tell(k)
+        for outcome in running.finish():
+            seconds, paths, aborts = outcome.get()
+            assert seconds < 5 and aborts == 0
+            assert paths[0]["losses"] == 0 and paths[1]["losses"] == 1, paths
+            assert carried(paths[0]) > 0
+
+
+def test_a_process_that_is_stopped_is_no_lost_path(hosts):
+    """For seconds, with full buffers on slow links: its kernel answers, and that it has no room."""
+    both = two_links(hosts)
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_stopped_host, "10.70.0.1:7000", secrets.token_hex(32), 12, world=False)
+        running.expect(0, 1, word="working")
+        for seconds in (5, *[0.4] * 8):
+            running.signal(1, signal.SIGSTOP)
+            running.linger(seconds)
+            running.signal(1, signal.SIGCONT)
+            running.linger(0.2)
+        for outcome in running.finish():
+            losses, aborts = outcome.get()
+            assert losses[:2] == [0, 0] and aborts == 0, losses
 
 
 def test_a_link_that_flaps_while_the_job_starts(hosts):

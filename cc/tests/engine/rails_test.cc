@@ -308,3 +308,136 @@ TEST_CASE("the third one dies: another takes its place, or it ends in time") {
     }
   }
 }
+
+TEST_CASE("the third one leaves properly: another takes its place; where none is left, it ends in time") {
+  uint64_t twice = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Job job(seed, 5, 2, slowEnough(seed));
+    job.may_reopen = false;
+    job.useRelays();
+    const int pairs = job.simulation.makeGroup("pair", {0, 1});
+    askSome(job, pairs, 60);
+    const bool is_held = seed % 3 == 2;
+    job.simulation.network.at(job.simulation.draw(3 * kMs), [&job, is_held] {
+      if (is_held) return job.holdAll(0, 1, 100'000 * kMs);  // nobody is told
+      job.cutAll(0, 1);
+    });
+    const bool all_leave = seed % 5 == 4;
+    int64_t when = 5 * kMs;
+    for (int third = 2; third < (all_leave ? 5 : 4); ++third) {
+      when += 2 * kMs + job.simulation.draw(20 * kMs);
+      job.simulation.network.at(when, [&job, third] { job.simulation.rank(third).engine->sayGoodbye(); });
+      // Its process ends when its output is out, or lives on.
+      if (seed % 2 == 0) job.simulation.network.at(when + kMs, [&job, third] { job.simulation.kill(third); });
+    }
+    job.simulation.run(20'000 * kMs, 1000 * kMs);
+    const auto path = job.relayed(0, 1);
+    twice += path && path->generation > 2;
+    if (all_leave) {
+      job.simulation.check(3);
+      for (const Simulation::Job& one : job.simulation.jobs()) {
+        if (one.status.isOk()) continue;
+        if (one.status.code() != "peer_lost") job.simulation.fail("ended by " + one.status.message());
+        if (one.ended_ns > when + 400 * kMs) job.simulation.fail("learned it late");
+      }
+      CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
+    } else {
+      checkAllWell(job.simulation);
+    }
+  }
+  CHECK(twice > 30);
+}
+
+TEST_CASE("the third one's host falls silent: another takes its place before it is given up") {
+  uint64_t twice = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    Job job(seed, 4, 2, slowEnough(seed));
+    job.may_reopen = false;
+    job.useRelays();
+    const int pairs = job.simulation.makeGroup("pair", {0, 1});
+    askSome(job, pairs, 60);
+    job.simulation.network.at(job.simulation.draw(3 * kMs), [&job] { job.cutAll(0, 1); });
+    const int end = static_cast<int>(seed % 2);
+    job.simulation.network.at(6 * kMs + job.simulation.draw(10 * kMs),
+                              [&job, end] { job.holdAll(end, 2, 100'000 * kMs); });
+    job.simulation.run(20'000 * kMs, 1000 * kMs);
+    checkAllWell(job.simulation);
+    const auto path = job.relayed(0, 1);
+    twice += path && path->generation > 1;
+    for (const Simulation::Job& one : job.simulation.jobs()) {
+      if (one.ended_ns - one.begun_ns > 80 * kMs) job.simulation.fail("waited too long for another third");
+    }
+    CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
+  }
+  CHECK(twice > 20);
+}
+
+namespace {
+
+/// Closes as a process does: goodbye once all its calls have ended, and the end when nothing is owed any more. A path
+/// is lost at about that moment.
+struct Leaver {
+  Job& job;
+  int rank, peer, path;
+  bool is_held;
+  int64_t goodbye_ns = -1, gone_ns = -1;
+
+  void look() {
+    Simulation& simulation = job.simulation;
+    Engine& engine = *simulation.rank(rank).engine;
+    const auto& jobs = simulation.jobs();
+    if (goodbye_ns < 0 &&
+        std::all_of(jobs.begin(), jobs.end(), [&](const auto& one) { return one.rank != rank || one.isDone(); })) {
+      goodbye_ns = simulation.now();
+      engine.sayGoodbye();
+    }
+    if (goodbye_ns >= 0 && !engine.hasOutput() && !engine.hasUnacknowledged()) {
+      gone_ns = simulation.now();
+      simulation.kill(rank);
+      return;
+    }
+    simulation.network.at(simulation.now() + 2'000, [this] { look(); });
+  }
+  void lose() {
+    if (is_held) return job.hold(rank, peer, path, 200 * kMs);
+    job.cut(rank, peer, path);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a rank closes after its last call, and loses a path in just that moment: the others' calls end well, too") {
+  int64_t longest_ns = 0;
+  int in_time = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    // Undisturbed first: then the moment is known.
+    int64_t moment_ns = 0;
+    for (const bool is_cut : {false, true}) {
+      const int size = 2 + static_cast<int>(seed % 2);
+      Job job(seed, size, 2 + static_cast<int>(seed % 3), slowEnough(seed));
+      job.may_reopen = seed % 4 != 0;
+      const int group = job.simulation.makeGroup("world", firstRanks(size));
+      askSome(job, group, 4);
+      const int rank = static_cast<int>(seed / 2 % static_cast<uint64_t>(size));
+      Leaver leaver{job, rank, (rank + 1) % size, static_cast<int>(seed / 5 % 2), seed % 7 == 3};
+      job.simulation.network.at(1'000, [&leaver] { leaver.look(); });
+      // Which path carries the messages, is not asked for.
+      const int64_t offset_ns = (static_cast<int64_t>(seed) * 7919 % 200 - 150) * 1'000;
+      if (is_cut) job.simulation.network.at(std::max<int64_t>(1, moment_ns + offset_ns), [&leaver] { leaver.lose(); });
+      job.simulation.run(20'000 * kMs, 500 * kMs);
+      for (const Simulation::Job& one : job.simulation.jobs()) {
+        if (!one.isDone() || !one.status.isOk()) job.simulation.fail(one.planned->label + ": " + one.status.message());
+      }
+      if (leaver.gone_ns < 0) job.simulation.fail("it did not end");
+      CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
+      moment_ns = leaver.goodbye_ns;
+      in_time += is_cut && leaver.gone_ns >= 0;
+      longest_ns = std::max(longest_ns, leaver.gone_ns - leaver.goodbye_ns);
+    }
+  }
+  CHECK(in_time == 600);
+  CHECK(longest_ns < 100 * kMs);
+}

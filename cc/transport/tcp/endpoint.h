@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "transport/offers.h"
+#include "transport/tcp/health.h"
 #include "transport/tcp/tcp.h"
 
 struct iovec;
@@ -154,9 +155,9 @@ class TcpEndpoint final : public Endpoint {
   std::vector<Fetch> fetches_;
   Incoming incoming_;
   uint64_t next_fetch_ = 1;
-  uint64_t waited_for_ = 0;          ///< the push whose place a poll was ended for
-  int64_t unanswered_since_ns_ = 0;  ///< 0: when last looked at, the peer's host had everything
-  bool said_goodbye_ = false;        ///< the peer did
+  uint64_t waited_for_ = 0;  ///< the push whose place a poll was ended for
+  Silence silence_;
+  bool said_goodbye_ = false;  ///< the peer did
   bool has_ended_ = false;
   Status end_;  ///< end of the stream; what is buffered comes first
   Status broken_;
