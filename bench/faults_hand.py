@@ -22,7 +22,7 @@ import time
 
 from faults_process import Process, tied
 
-_GET_FLAGS, _SET_FLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_GET_FLAGS, _SET_FLAGS, _IFF_UP, _IFF_RUNNING = 0x8913, 0x8914, 1, 0x40
 _EVIDENCE = ("out_of_seq_request", "duplicate_request", "rcvd_seq_err")
 CONTROL, DRIVER, MTU = "ctl", "drv", 9000
 
@@ -52,9 +52,15 @@ class Hand:
         pipe.write(words + "\n")
         pipe.flush()
 
-    def switch(self, name, up):
+    def _flags(self, name):
         flags = fcntl.ioctl(self._socket, _GET_FLAGS, struct.pack("16sH22x", name.encode(), 0))
-        (now,) = struct.unpack_from("H", flags, 16)
+        return struct.unpack_from("H", flags, 16)[0]
+
+    def runs(self, name):
+        return bool(self._flags(name) & _IFF_RUNNING)
+
+    def switch(self, name, up):
+        now = self._flags(name)
         now = now | _IFF_UP if up else now & ~_IFF_UP
         fcntl.ioctl(self._socket, _SET_FLAGS, struct.pack("16sH22x", name.encode(), now))
 

@@ -25,7 +25,7 @@ import jhetcc
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAB = ROOT / "tests" / "rdma_lab" / "lab.sh"
 PORT = 7100
-_LOOK_S, _SHOW_S = 0.015, 1.0
+_LOOK_S, _SHOW_S, _SETTLE_S = 0.015, 1.0, 10
 _CONNECT_S = 120
 _PINGS = 8
 _QUEUE_FRAMES = 2000
@@ -192,6 +192,14 @@ class LabSite:
 
     def up(self, host, number):
         self.switch(host, f"nic{number}", True)
+
+    def settle(self, numbers):
+        """Until both guests say that these links run."""
+        end = time.perf_counter() + _SETTLE_S
+        while not all(hand.runs(f"nic{k}") for hand in self._hands for k in numbers):
+            if time.perf_counter() > end:
+                raise OSError(f"links {numbers} do not come up")
+            time.sleep(_LOOK_S)
 
     def ip(self, host, words):
         self._hands[host].tool("ip", words)
