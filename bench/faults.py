@@ -5,6 +5,7 @@
     python bench/faults.py --cells nic_down:middle,flap --repeat 20 --seed 7
     python bench/faults.py --cells nic_down:middle --corrupt
     python bench/faults.py --train --seconds 60
+    python bench/faults.py --verbs
 
 A cell is a fault (faults_menu.py) at the first, middle or last chunk of an operation, or between two. It passes with exact, equal results
 and evidence; without evidence it is inconclusive. Exit code: 0 all passed, 1 one failed, 3 one was inconclusive. README.md says more.
@@ -22,6 +23,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faults_menu
 from faults_job import Hung, Job
+from faults_lab import LabSite, run_in_lab
 from faults_network import Site
 from faults_train import train
 
@@ -33,7 +35,10 @@ OPERATIONS = {
     "reduce_scatter": 1 << 21,
     "broadcast": 1 << 20,
 }  # words of an input
+SHOWN = ("operation", "links", "bytes_before", "bytes_after", "lost_ms", "seconds", "undisturbed", "attempts")
 VARIANTS = 3
+TCP_MBIT, LAB_MBIT = 300, 32
+_LAB_S, _CELL_S = 240, 60  # after which the guests are ended
 ATTEMPTS = 5  # to hit an operation
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 _FIRST_BYTES = 32 << 10
@@ -47,28 +52,31 @@ _DURING_MOST = 200
 class Grid:
     def __init__(self, options):
         self.options = options
-        self.site = Site([options.mbit] * options.links, wire=options.mbit // 3, seed=options.seed)
+        if options.lab:
+            self.site = LabSite([options.mbit] * options.links)
+        else:
+            self.site = Site([options.mbit] * options.links, wire=options.mbit // 3, seed=options.seed)
         self.job, self.job_key, self.port, self.strike = None, None, 7200, None
         self.reference, self.bytes, self.recent = {}, {}, []
 
     # -- the job
     def need(self, fault):
         """The healthy paths of a job that has at least three; a path that was lost often comes back late, so there may be a new job."""
-        key = (fault.wire, tuple(fault.options.items()))
+        nics = self.site.used(fault.wire)
+        key = (nics, tuple(fault.options.items()))
         if self.job is not None and self.job_key != key:
             self.end_job()
         if self.job is None:
             self.port += 1
-            nics = self.options.links + (1 if fault.wire else 0)
             self.job, self.job_key, self.recent = Job(self.site, nics, self.port, fault.options), key, []
-        end = time.monotonic() + _WHOLE_S
+        end = time.monotonic() + _WHOLE_S * self.site.patience
         while True:
-            looks = self.job.all("look", 0)
+            looks = self.job.look(time.perf_counter())
             healthy = [
                 k for k in range(len(looks[0]["paths"]))
                 if looks[0]["paths"][k]["tier"] == 0 and all(look["paths"][k]["state"] == "healthy" for look in looks)
             ]  # fmt: skip
-            if len(healthy) >= min(self.options.links, 3) and (not fault.wire or self.options.links in healthy):
+            if len(healthy) >= min(self.options.links, 3) and (not fault.wire or self.site.wire_link in healthy):
                 return healthy
             if time.monotonic() > end:
                 self.end_job()
@@ -90,7 +98,7 @@ class Grid:
 
     def choose(self, fault, healthy, chance):
         if fault.wire:
-            return [self.options.links]
+            return [self.site.wire_link]
         if fault.links == 0:
             return list(range(self.options.links))
         fresh = sorted(healthy, key=lambda k: (k in self.recent, chance.random()))
@@ -115,7 +123,8 @@ class Grid:
 
     def attempt(self, fault, position, chance, attempt):
         operation = chance.choice(fault.operations or list(OPERATIONS))
-        case = (operation, OPERATIONS[operation], chance.randrange(VARIANTS))
+        case = (operation, OPERATIONS[operation] // self.site.words_share, chance.randrange(VARIANTS))
+        self.site.tune()
         self.strike = None
         healthy = self.need(fault)
         links, host = self.choose(fault, healthy, chance), chance.randrange(2)
@@ -128,7 +137,7 @@ class Grid:
         total, before = self.site.sent(0, every) - then, self.site.both_ways(one.link) - link_then
         self.job.all("ready", *case)
         one.kept["again"] = (*case, fault.during or 1, False)
-        corrupt = chance.randrange(2) if self.options.corrupt else None
+        corrupt = chance.randrange(2) if self.options.corrupt or fault.corrupts else None
         if position != "between":
             then, link_then = self.site.sent(0, every), self.site.both_ways(one.link)
             for rank in (0, 1):
@@ -147,7 +156,7 @@ class Grid:
         fault.settle(one)
         results = self.during(fault, one, case, corrupt, position)
         fault.finish(one)
-        looks = self.job.all("look", one.at)
+        looks = self.job.look(one.at)
         fault.heal(one)
         results += [self.job.all("run", *case, 1, False)]
         return self.judge(fault, one, position, case, before, plain, results, looks)
@@ -180,12 +189,13 @@ class Grid:
             "lost_ms": round(1e3 * min(lost), 2) if lost else None,
             "seconds": round(max(r["end"] for r in hit) - min(r["begin"] for r in hit), 4) if hit else None,
         }  # fmt: skip
+        more["undisturbed"] = round(max(r["end"] for r in plain) - min(r["begin"] for r in plain), 4)
         more["checked"] = sum(len(r["ended"]) for pair in [plain, *results] for r in pair)
         if why := self.inexact(case, plain, results) or self.broken(looks):
             self.end_job()
             return FAILED, why, more
         if why := fault.wrong(one, hit, looks):
-            return FAILED, why, more
+            return INCONCLUSIVE if self.site.may_look_silent and "without need" in why else FAILED, why, more
         if before < _LINK_BYTES:
             return INCONCLUSIVE, "the link carried nothing before", more
         if hit and max(r["end"] for r in hit) < one.at:
@@ -259,7 +269,7 @@ class Grid:
 def cells_of(text):
     """``nic_down:middle,flap`` as pairs of fault and position; all positions of a fault without one."""
     known, cells = faults_menu.MENU | faults_menu.CONTROLS, []
-    for word in text.split(",") if text else faults_menu.MENU:
+    for word in text.split(","):
         name, _, position = word.partition(":")
         if name not in known or (position and position not in known[name].positions):
             raise argparse.ArgumentTypeError(
@@ -286,13 +296,17 @@ def table(rows):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--cells", type=cells_of, default=cells_of(""), help="FAULT or FAULT:POSITION, ...; default: the whole grid"
-    )
+    parser.add_argument("--cells", type=cells_of, help="FAULT or FAULT:POSITION, ...; default: the whole grid")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--links", type=int, default=4)
-    parser.add_argument("--mbit", type=int, default=300, help="of each link, each way; default 300")
+    parser.add_argument("--links", type=int, help="default 4, or 3 in the lab")
+    parser.add_argument(
+        "--mbit", type=int, help=f"of each link, each way; default {TCP_MBIT}, or {LAB_MBIT} in the lab"
+    )
+    parser.add_argument(
+        "--verbs", action="store_true", help="over verbs, in two guests of the RDMA lab (tests/rdma_lab)"
+    )
+    parser.add_argument("--lab", action="store_true", help=argparse.SUPPRESS)  # inside, in the first guest
     parser.add_argument("--corrupt", action="store_true", help="damage one result: the checker must fail")
     parser.add_argument("--json", type=pathlib.Path, help="file for JSON lines")
     parser.add_argument("--train", action="store_true", help="what failing NICs cost a training, instead of the grid")
@@ -300,7 +314,18 @@ def parse(arguments):
     parser.add_argument(
         "--every", type=float, default=5, help="seconds from one NIC's failure to the next one's; default 5"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    is_lab = options.verbs or options.lab
+    known = faults_menu.MENU | faults_menu.CONTROLS
+    options.cells = options.cells or cells_of(
+        ",".join(name for name, fault in faults_menu.MENU.items() if not (is_lab and fault.not_over_verbs))
+    )
+    for name, _ in options.cells if is_lab else ():
+        if known[name].not_over_verbs:
+            parser.error(f"{name} is not for --verbs: {known[name].not_over_verbs}")
+    options.links = options.links or (3 if is_lab else 4)
+    options.mbit = options.mbit or (LAB_MBIT if is_lab else TCP_MBIT)
+    return options
 
 
 def tell(options, row):
@@ -320,6 +345,11 @@ def run_training(options):
 def main(arguments=None):
     options = parse(arguments)
     try:
+        if options.verbs:
+            words = [word for word in arguments or sys.argv[1:] if word != "--verbs"]
+            return run_in_lab(
+                words, options.links, _LAB_S + _CELL_S * len(options.cells) * options.repeat, options.json
+            )
         if options.train:
             return run_training(options)
         grid = Grid(options)
@@ -333,11 +363,7 @@ def main(arguments=None):
                 begun = time.perf_counter()
                 row = grid.repeat(name, position, turn)
                 rows.append(row)
-                words = [
-                    row[key]
-                    for key in ("operation", "links", "bytes_before", "bytes_after", "lost_ms", "seconds")
-                    if key in row
-                ]
+                words = [row[key] for key in SHOWN if key in row]
                 took = time.perf_counter() - begun
                 print(f"{name}:{position} {turn}: {row['outcome']} {row['why']} {words} {took:.1f} s", flush=True)
                 tell(options, row)

@@ -10,18 +10,24 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-from jhetcc.launch import child
-
 _MEMBER = str(pathlib.Path(__file__).resolve().parent / "faults_member.py")
-_END_S = 10
-_OUTPUT_SHOWN = 3000
+_END_S, _START_S, _ANSWER_S = 10, 40, 30
 
 
 class Hung(Exception):
     """A process of the job did not answer in time, or has ended."""
+
+
+def _shifted(answer, ahead):
+    """All moments in an answer, by a clock that is so much behind."""
+    if not ahead or not isinstance(answer, dict):
+        return answer
+    moved = {key: answer[key] - ahead for key in ("begin", "end") if key in answer}
+    moved |= {key: [t - ahead for t in answer[key]] for key in ("ended",) if key in answer}
+    moved |= {key: [(t - ahead, path) for t, path in answer[key]] for key in ("lost",) if key in answer}
+    return answer | moved
 
 
 class Job:
@@ -36,23 +42,15 @@ class Job:
         addresses = ",".join(site.nic_address(host, k) for host in (0, 1) for k in range(nics))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JHETCC_")}
         environment |= {
-            "JHETCC_SECRET": secrets.token_hex(32), "JHETCC_INTERFACE": addresses, "JHETCC_TRANSPORT": "tcp",
+            "JHETCC_SECRET": secrets.token_hex(32), "JHETCC_INTERFACE": addresses, "JHETCC_TRANSPORT": site.transport,
             "JHETCC_PATHS_PER_NIC": "1", "JHETCC_SPIN_US": "2", "OMP_NUM_THREADS": "1",
         } | dict(options)  # fmt: skip
-        self.processes, self.logs, self._rest, self._selector = [], [], [b"", b""], selectors.DefaultSelector()
-        for host in (0, 1):
-            log = tempfile.TemporaryFile()  # noqa: SIM115 - until the job ends
-            self.logs.append(log)
-            tied = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
-            words = [sys.executable, _MEMBER, f"{site.control_address(0)}:{port}", str(host)]
-            self.processes.append(
-                subprocess.Popen(
-                    [*site.prefix(host), *tied, *words], env=environment, stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE, stderr=log, start_new_session=True, bufsize=0,
-                )
-            )  # fmt: skip
+        self._site, self.processes, self._rest, self._selector = site, [], [b"", b""], selectors.DefaultSelector()
         try:
-            self.hello = self.hear(40)
+            for host in (0, 1):
+                words = [sys.executable, _MEMBER, f"{site.control_address(0)}:{port}", str(host)]
+                self.processes.append(site.start(host, words, environment))
+            self.hello = self.hear(_START_S)
         except Hung:
             self.close(kill=True)
             raise
@@ -63,6 +61,8 @@ class Job:
                 self.processes[host].stdin.write((json.dumps(words) + "\n").encode())
 
     def hear_one(self, host, seconds):
+        """An answer; its times are by the clock of this process."""
+        seconds *= self._site.patience
         end = time.monotonic() + seconds
         pipe = self.processes[host].stdout
         self._selector.register(pipe, selectors.EVENT_READ)
@@ -77,9 +77,9 @@ class Job:
         finally:
             self._selector.unregister(pipe)
         line, _, self._rest[host] = self._rest[host].partition(b"\n")
-        return json.loads(line)
+        return _shifted(json.loads(line), self._site.ahead(host))
 
-    def hear(self, seconds=30, hosts=(0, 1)):
+    def hear(self, seconds=_ANSWER_S, hosts=(0, 1)):
         return [self.hear_one(host, seconds) for host in hosts]
 
     def is_answered(self):
@@ -91,9 +91,15 @@ class Job:
             self._selector.unregister(process.stdout)
         return bool(ready)
 
-    def all(self, *words, seconds=30):
+    def all(self, *words, seconds=_ANSWER_S):
         self.tell(*words)
         return self.hear(seconds)
+
+    def look(self, since):
+        """Paths, counters, and losses of paths since then, of each rank."""
+        for host in (0, 1):
+            self.tell("look", since + self._site.ahead(host) - self._site.blur_s, hosts=[host])
+        return self.hear()
 
     def pid(self, host):
         return self.hello[host]["pid"]
@@ -102,13 +108,12 @@ class Job:
         self.processes[host].send_signal(number)
 
     def output(self, host):
-        self.logs[host].seek(0)
-        return self.logs[host].read().decode(errors="replace")[-_OUTPUT_SHOWN:]
+        return self.processes[host].output()
 
     def close(self, kill=False):
         for process in self.processes:
             with contextlib.suppress(OSError):
-                process.stdin.close()
+                process.end_input()
         for process in self.processes:
             if kill:
                 process.kill()
@@ -119,7 +124,5 @@ class Job:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            process.stdout.close()
-        for log in self.logs:
-            log.close()
+            process.close()
         self._selector.close()

@@ -5,7 +5,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-GRACE_S = 0.06  # what waits for a link when it is taken may still go out
 QUIET_BYTES = 4096  # address requests and knocks at a lost link; a chunk is longer
 POSITIONS = ("first", "middle", "last", "between")
 
@@ -50,9 +49,12 @@ class Fault:
       positions: where it makes sense.
       options: JHETCC_* of the job.
       operations: those that it is tried on; empty: all.
+      corrupts: one result is damaged, which the checker has to find.
+      not_over_verbs: why it cannot be done there.
     """
 
     links, during, loses, ends, wire, positions, options, operations = 1, 2, True, False, False, POSITIONS, {}, ()
+    corrupts, not_over_verbs = False, ""
 
     def strike(self, one):
         raise NotImplementedError
@@ -66,7 +68,7 @@ class Fault:
 
     def settle(self, one):
         """After it was struck: from here on nothing may move."""
-        time.sleep(max(0.0, one.at + GRACE_S - time.perf_counter()))
+        time.sleep(max(0.0, one.at + one.site.grace_s - time.perf_counter()))
         one.quiet.append((time.perf_counter(), self.count(one)))
 
     def finish(self, one):
@@ -101,7 +103,8 @@ class Fault:
             one.kept.get("may_lose", ())
         )
         lost = sorted({path for look in looks for _, path in look["lost"] if path in used})
-        return f"paths {lost} were lost without need" if lost else None
+        why = [path["last_event"] for look in looks for path in look["paths"] if path["path"] in lost]
+        return f"paths {lost} were lost without need: {why}" if lost else None
 
 
 class NicDown(Fault):
@@ -144,6 +147,8 @@ class AddressRemoved(Fault):
 class HalfOpen(Fault):
     """The other host's end is gone without a last word to its peer; connections here stay open."""
 
+    not_over_verbs = "soft-RoCE takes no adapter from a process that has it open"
+
     def strike(self, one):
         one.site.vanish(one.host, one.link)
 
@@ -169,7 +174,7 @@ class Flap(Fault):
         for turn in range(0, len(times), 2):
             if turn:
                 one.site.down(one.host, one.link)
-            time.sleep(GRACE_S)
+            time.sleep(one.site.grace_s)
             then = self.count(one)
             time.sleep(times[turn])
             one.kept["moved"] += self.count(one) - then
@@ -206,7 +211,7 @@ class TwoInTurn(Fault):
         one.site.wait_for(0, one.links[1:], one.site.sent(0, one.links[1:]) + (64 << 10), 5, one.job.is_answered)
         one.kept["second"] = time.perf_counter()
         one.site.down(1 - one.host, one.links[1])
-        time.sleep(GRACE_S)
+        time.sleep(one.site.grace_s)
         one.quiet.append((time.perf_counter(), self.count(one)))
 
     def heal(self, one):
@@ -256,7 +261,7 @@ class AllAndBack(Fault):
     def strike(self, one):
         for link in one.links:
             one.site.down(one.host, link)
-        time.sleep(GRACE_S)
+        time.sleep(one.site.grace_s)
         one.quiet.append((0, self.count(one)))
         time.sleep(0.5)
         one.quiet.append((0, self.count(one)))
@@ -277,6 +282,7 @@ class RateCut(Fault):
     """A tenth of its rate is left."""
 
     loses, during = False, 3
+    not_over_verbs = "emulated guests do not fill a link that is fast enough for the adapters' 67 ms without an answer"
 
     def strike(self, one):
         one.site.set_rate(one.link, max(1, one.site.rates[one.link] // 10))

@@ -142,6 +142,12 @@ class Nothing(Fault):
         pass
 
 
+class Corrupted(NicDown):
+    """A control: a bit of one result is damaged, so the checker must fail."""
+
+    corrupts = True
+
+
 class OnWire(Fault):
     """What a bad cable does to frames, on the one link that runs through a process: the kernels' checks and repeats must do."""
 
@@ -188,4 +194,4 @@ MENU = {
     "peer_stopped_for_long": StoppedForLong(), "scanner": Scanner(), "coordinator_gone": CoordinatorGone(), "loss": Loss(),
     "corrupt_frames": Corrupt(), "jitter": Jitter(), "twice": Twice(),
 }  # fmt: skip
-CONTROLS = {"nothing": Nothing()}
+CONTROLS = {"nothing": Nothing(), "corrupted": Corrupted()}

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+from faults_process import Process, tied
 from rails_network import Rails
 from shaped_network import MTU, token_bucket
 
@@ -45,8 +46,13 @@ class Site(Rails):
       OSError: not root, no such tools, or the kernel refuses.
     """
 
+    transport, patience, grace_s, words_share = "tcp", 1, 0.06, 1
+    blur_s = 0.0  # of the other host's clock, which is this one
+    may_look_silent = False
+
     def __init__(self, rates, wire=0, seed=0):
         super().__init__(rates)
+        self.wire_link = len(rates)
         self._wire = None
         self._own, self._places, self._sockets, self._tools = os.open("/proc/self/ns/net", os.O_RDONLY), [], [], {}
         try:
@@ -107,6 +113,20 @@ class Site(Rails):
     @staticmethod
     def control_address(host):
         return f"10.89.0.{host + 1}"
+
+    def used(self, with_wire):
+        """How many links a job uses."""
+        return self.wire_link + (1 if with_wire else 0)
+
+    def start(self, host, words, environment):
+        return Process([*self.prefix(host), *tied(words)], environment)
+
+    @staticmethod
+    def ahead(_):
+        return 0.0
+
+    def tune(self):
+        """All read one clock."""
 
     def socket(self, host, kind=socket.SOCK_STREAM, family=socket.AF_INET, protocol=0):
         """A socket that belongs to that host."""

@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "bench"))
 
 import faults  # noqa: E402
+import faults_job  # noqa: E402
 import faults_member  # noqa: E402
 
 DEADLINE_S = 300
@@ -85,6 +86,26 @@ def test_without_root_one_line_says_what_is_needed(monkeypatch, capsys):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert faults.main(["--cells", "nic_down:first"]) == 2
     assert capsys.readouterr().err == "faults: network namespaces need root\n"
+
+
+def test_over_verbs_what_cannot_be_done_there_is_left_out_or_refused(capsys):
+    here, there = faults.parse([]), faults.parse(["--verbs"])
+    assert {name for name, _ in set(here.cells) - set(there.cells)} == {"half_open", "rate_cut", "rate_back"}
+    with pytest.raises(SystemExit):
+        faults.parse(["--verbs", "--cells", "nic_down,half_open:first"])
+    assert "half_open is not for --verbs: soft-RoCE" in capsys.readouterr().err
+
+
+def test_over_verbs_without_a_lab_one_line_says_what_is_missing(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("LAB_CACHE", str(tmp_path))
+    assert faults.main(["--verbs", "--cells", "nic_down:first"]) == 2
+    assert capsys.readouterr().err.startswith(f"faults: RDMA lab: no kernel in {tmp_path}")
+
+
+def test_moments_of_a_host_whose_clock_is_ahead_are_told_by_ours():
+    told = {"begin": 12.0, "ended": [13.0], "end": 13.5, "lost": [[12.5, 2]], "wrong": 7}
+    assert faults_job._shifted(told, 10.0) == {"begin": 2.0, "ended": [3.0], "end": 3.5, "lost": [(2.5, 2)], "wrong": 7}
+    assert faults_job._shifted(True, 10.0) is True
 
 
 def test_cells_are_written_as_texts():

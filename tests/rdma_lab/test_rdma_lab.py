@@ -121,3 +121,36 @@ def test_a_link_that_is_the_only_one_ends_the_operation_on_both_sides_soon_and_s
         assert "verbs rank" in told["text"]
     assert "no answer from the other end's adapter after 6 retries" in job[0]["alone"][0]["text"]
     assert "is down" in job[1]["alone"][0]["text"]
+
+
+CELLS = "nic_down:middle,black_hole:first,address_removed:last,loss:middle,peer_killed:middle,nothing:middle,corrupted:middle"
+
+
+@pytest.fixture(scope="module")
+def menu(lab, tmp_path_factory):
+    """Cells of the fault menu between two guests: the bench's exit code, its rows by fault, and what it printed."""
+    path = tmp_path_factory.mktemp("menu") / "rows.jsonl"
+    command = [sys.executable, str(ROOT / "bench" / "faults.py"), "--verbs", "--cells", CELLS, "--seed", "3"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JHETCC_")}
+    done = subprocess.run(
+        [*command, "--json", str(path)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=420
+    )
+    told = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return done.returncode, {row["fault"]: row for row in told}, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def test_faults_at_chosen_moments_change_no_bit(menu):
+    _, rows, output = menu
+    for name in ("nic_down", "black_hole", "address_removed", "loss", "peer_killed"):
+        assert rows[name]["outcome"] == "passed", output
+    for name in ("nic_down", "black_hole", "address_removed"):
+        row = rows[name]
+        assert row["bytes_before"] >= 8192 and row["bytes_after"] <= 4096
+        assert row["lost_ms"] <= 1e3 * row["seconds"]
+
+
+def test_the_menu_says_no_where_nothing_was_hit_or_a_bit_is_wrong(menu):
+    code, rows, output = menu
+    assert code == 1, output
+    assert rows["nothing"]["outcome"] == "inconclusive" and "was not lost" in rows["nothing"]["why"], output
+    assert rows["corrupted"]["outcome"] == "failed" and "1 wrong elements" in rows["corrupted"]["why"], output

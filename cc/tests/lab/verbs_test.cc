@@ -53,6 +53,25 @@ TEST_CASE("verbs: what is sent before the other end is met waits, and that end i
   CHECK(endpoint->poll(events).kind() == Kind::kDisconnected);
 }
 
+TEST_CASE("verbs: the end of a process is told from that of a path, which an adapter or the peer has lost") {
+  for (const bool is_path : {false, true}) {
+    auto [left, right] = connectBetween(labAddress(0), labAddress(0));
+    const Fd raw(dup(left.get()));
+    auto a = std::move(verbs::create(std::move(left), {}, "a", systemClock())).value();
+    auto b = std::move(verbs::create(std::move(right), {}, "b", systemClock())).value();
+    Pair pair({std::move(a), std::move(b)});
+    REQUIRE(pair.until([&] { return !pair.a->wantsWrite() && !pair.b->wantsWrite(); }));
+    if (is_path) {
+      REQUIRE(write(raw.get(), "x", 1) == 1);  // b takes a for damaged
+    } else {
+      pair.b.reset();
+    }
+    REQUIRE(pair.until([&] { return !pair.a_status.isOk(); }));
+    CHECK(pair.a_status.kind() == Kind::kDisconnected);
+    CHECK_MESSAGE(pair.a_status.code() == (is_path ? "peer_lost" : "peer_closed"), pair.a_status.message());
+  }
+}
+
 TEST_CASE("verbs: what was sent before the ends met arrives") {
   Pair pair(makeVerbsStrangers());
   for (uint32_t k = 0; k < 20; ++k) {

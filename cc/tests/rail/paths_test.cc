@@ -136,6 +136,60 @@ TEST_CASE("a peer that closes all its paths is gone at once") {
   CHECK(!talk.sides[0].bundle->send(transport::FrameHeader{}, nullptr).isOk());
 }
 
+TEST_CASE("a goodbye does not overtake, by another path, that payloads were taken") {
+  transport::sim::Options options;
+  options.late_probability = 0.1;
+  options.late_ns = 3 * kMs;
+  struct Ends : Quiet {
+    void onFrame(const transport::FrameHeader& header, const void*) override {
+      goodbyes += header.type == transport::FrameType::kGoodbye;
+    }
+    void onReleased(uint64_t) override { ++released; }
+    int goodbyes = 0, released = 0;
+  };
+  struct Takes : Quiet {
+    void onFrame(const transport::FrameHeader& header, const void*) override { offer = header; }
+    void onFetched(uint64_t, Status) override { ++fetched; }
+    transport::FrameHeader offer;
+    int fetched = 0;
+  };
+  const std::vector<uint8_t> source(300'000, 7);
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    BundleOptions patient = quick();
+    patient.stall_ns = 1'000 * kMs;  // no path is to be lost
+    Talk talk(seed, 3, options, patient);
+    std::vector<uint8_t> target(source.size());
+    Ends ends;
+    Takes takes;
+    transport::FrameHeader offer;
+    offer.type = transport::FrameType::kOffer;
+    offer.address = reinterpret_cast<uint64_t>(source.data());
+    offer.length = source.size();
+    offer.cookie = 5;
+    REQUIRE(talk.sides[0].bundle->send(offer, nullptr).value());
+    bool is_fetched = false, has_left = false;
+    const int64_t end_ns = talk.now() + 200 * kMs;
+    while (ends.goodbyes == 0 && talk.now() < end_ns) {
+      talk.network.runUntil(talk.now() + 5'000);
+      REQUIRE(talk.sides[0].bundle->poll(ends).isOk());
+      REQUIRE(talk.sides[1].bundle->poll(takes).isOk());
+      if (!is_fetched && takes.offer.type == transport::FrameType::kOffer) {
+        is_fetched = true;
+        takes.fetched += talk.sides[1].bundle->fetch(takes.offer, target.data(), 1).value();
+      }
+      if (!has_left && takes.fetched > 0) {
+        transport::FrameHeader goodbye;
+        goodbye.type = transport::FrameType::kGoodbye;
+        has_left = talk.sides[1].bundle->send(goodbye, nullptr).value();
+      }
+    }
+    CHECK(ends.goodbyes == 1);
+    CHECK(ends.released == 1);
+    CHECK(target == source);
+  }
+}
+
 TEST_CASE("without any path it waits, so long and no longer; a refusal ends the wait") {
   for (const bool is_refused : {false, true}) {
     CAPTURE(is_refused);

@@ -23,6 +23,7 @@ constexpr int kCompletions = 32;
 constexpr uint32_t kPollsPerLook = 64;  // a look costs a system call
 constexpr uint32_t kReceivesAtOnce = 16;
 constexpr size_t kMessageMax = 1024;
+constexpr uint8_t kLeft = 0x4c;  ///< on the socket, once the ends have met: this end has lost the path
 
 /// Few bytes on a socket that has carried none: they fit.
 Status tell(int socket, std::string_view message, const std::string& what) {
@@ -121,6 +122,8 @@ void VerbsEndpoint::endWith(Status why) {
   if (!end_.isOk()) return;
   end_ = std::move(why);
   link_->fail();
+  if (phase_ == Phase::kOpen)
+    (void)::send(socket_.get(), &kLeft, 1, MSG_DONTWAIT | MSG_NOSIGNAL);  // this process lives
   (void)shutdown(socket_.get(), SHUT_RDWR);
 }
 
@@ -341,12 +344,16 @@ void VerbsEndpoint::hearSocket() {
   if (!end_.isOk() || phase_ != Phase::kOpen) return;
   uint8_t byte = 0;
   const ssize_t got = recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
-  if (got > 0) return fail("bytes on a connection that should be silent");
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  const int error = got < 0 ? errno : 0;
+  if (got > 0 && byte != kLeft) return fail("bytes on a connection that should be silent");
+  if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR) return;
   // Its last messages had been answered before it closed, so they are here.
-  const std::string why = got == 0 ? "connection closed by the peer" : std::string("recv: ") + strerror(errno);
   reap();
-  endWith(lost(why));
+  if (got > 0) return endWith(lost("the other end's adapter has lost the path"));
+  Status why = lost(error == 0 ? "connection closed by the peer" : std::string("recv: ") + strerror(error));
+  // Who closes all of its paths without a word is a process that has ended.
+  if (error == 0 || error == ECONNRESET) why = Status(why.kind(), why.scope(), "peer_closed", why.message());
+  endWith(std::move(why));
 }
 
 void VerbsEndpoint::hearDevice() {
