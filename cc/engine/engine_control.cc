@@ -170,8 +170,12 @@ void Engine::sayGoodbye(bool by_thirds_only) {
 }
 
 bool Engine::holdsThirds() const {
-  const auto needsThird = [](const auto& rail) { return !rail->isDirect() && rail->hasUnacknowledged(); };
-  return (relays_ && relays_->isNeeded()) || std::any_of(rails_.begin(), rails_.end(), needsThird);
+  const auto needsThird = [](const auto& rail) {
+    const bool answers = rail->hearsGoodbyes() && rail->endpoint().wantsWrite();
+    return !rail->isDirect() && (rail->hasUnacknowledged() || answers);
+  };
+  return (relays_ && (relays_->isNeeded() || relays_->hasOutput())) ||
+         std::any_of(rails_.begin(), rails_.end(), needsThird);
 }
 
 bool Engine::hasUnacknowledged() const {
@@ -194,7 +198,7 @@ int32_t Engine::firstGoneNeeded() const {
 }
 
 void Engine::onRailBroken(rail::Rail& rail) {
-  if (relays_) relays_->onRailBroken(rail.peer());
+  if (relays_) relays_->onRailBroken(rail.peer(), rail.brokenStatus().code() == "left");
   for (auto& [id, communicator] : communicators_) {
     auto member = communicator->member_of.find(rail.peer());
     if (member == communicator->member_of.end()) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/relay.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -167,11 +168,19 @@ void Relays::onFrame(Rail& from, const FrameHeader& header, const void* payload)
   }
 }
 
-void Relays::onRailBroken(int32_t peer) {
+void Relays::onRailBroken(int32_t peer, bool left) {
   std::erase_if(passed_, [peer](const Passed& one) { return one.opener == peer || one.other == peer; });
   for (Link& link : links_) {
-    if (link.via == peer || link.peer == peer) link.is_closed = true;
+    if (link.via == peer || (link.peer == peer && !left)) link.is_closed = true;
   }
+}
+
+bool Relays::hasOutput() const {
+  return std::any_of(links_.begin(), links_.end(), [](const Link& link) {
+    int waiting = 0;
+    if (link.is_closed) return false;
+    return !link.out.empty() || (::ioctl(link.socket.get(), FIONREAD, &waiting) == 0 && waiting > 0);
+  });
 }
 
 bool Relays::pump() {

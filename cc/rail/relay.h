@@ -27,13 +27,16 @@ class Relays {
 
   /// A message of type kRelay that came over this rail.
   void onFrame(Rail& from, const transport::FrameHeader& header, const void* payload);
-  void onRailBroken(int32_t peer);
+  /// `left`: it said goodbye, and waits for the word that this was heard.
+  void onRailBroken(int32_t peer, bool left);
   /// Opens what is needed; now and then.
   void look();
   /// Moves what can be moved. True: something was.
   bool pump();
   /// Others reach each other by way of this rank.
   bool isNeeded() const { return !passed_.empty(); }
+  /// Something that this rank said has not been handed to the third one yet.
+  bool hasOutput() const;
 
  private:
   struct Link {
