@@ -171,7 +171,9 @@ void Relays::onFrame(Rail& from, const FrameHeader& header, const void* payload)
 void Relays::onRailBroken(int32_t peer, bool left) {
   std::erase_if(passed_, [peer](const Passed& one) { return one.opener == peer || one.other == peer; });
   for (Link& link : links_) {
-    if (link.via == peer || (link.peer == peer && !left)) link.is_closed = true;
+    if (link.via != peer && (link.peer != peer || left)) continue;
+    pumpIn(link);  // what came before comes first
+    link.is_closed = true;
   }
 }
 
