@@ -34,7 +34,7 @@ class Relays {
   /// Moves what can be moved. True: something was.
   bool pump();
   /// Others reach each other by way of this rank.
-  bool isNeeded() const { return !passed_.empty(); }
+  bool isNeeded() const { return !passed_.empty() || !passing_.empty(); }
   /// Something that this rank said has not been handed to the third one yet.
   bool hasOutput() const;
 
