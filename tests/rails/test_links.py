@@ -284,7 +284,6 @@ def test_two_hosts_that_only_a_third_one_joins(hosts):
         for k in range(3):
             running.tell(k)
         outcomes = [outcome.get() for outcome in running.finish()]
-    for found, aborts, close_s in outcomes:
+    for found, aborts in outcomes:
         assert aborts == 0
-        assert close_s < 2.5  # half of what closing may take: nobody waited in vain
         assert not found or (found[-1]["local"] == "relay" and found[-1]["remote"] == "by rank 2"), found
