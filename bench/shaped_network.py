@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 _HOLD = "import sys; print('ready', flush=True); sys.stdin.read()"
 MTU = 9000
+_SLOW_MBIT = 200
 _QUEUE_S = 0.02  # of bytes that may wait for a link; where senders meet they lose packets, as at a switch
 _QUEUE_LEAST = 512 << 10
 
 
-def token_bucket(mbit, limit=None):
+def token_bucket(mbit, limit=None, mtu=MTU):
     """What ``tc qdisc`` calls a link of this rate that keeps some 20 ms of bytes (or ``limit``) and loses the rest."""
-    burst = max(MTU + 1000, mbit * 125 // 10)  # 0.1 ms: idle links save up no more than that
+    burst = max(mtu * 10 // 9, mbit * 125 // 10)  # 0.1 ms: idle links save up no more than that, or one frame
     limit = limit or max(_QUEUE_LEAST, int(mbit * 125_000 * _QUEUE_S))
     return f"tbf rate {mbit}mbit burst {burst}b limit {limit}"
 
@@ -101,10 +102,12 @@ class Network:
     def _join(self, link):
         to_b, to_a = f"to{link.b}", f"to{link.a}"
         self.do(link.a, f"ip link add {to_b} type veth peer name {to_a} netns {self._holders[link.b].pid}")
+        # On slow links a long frame that an idle bucket saved up would be a large part of a short message.
+        mtu = MTU if min(link.there, link.back) > _SLOW_MBIT else 1500
         for number, name, mbit in ((link.a, to_b, link.there), (link.b, to_a, link.back)):
-            self.do(number, f"ip link set {name} mtu {MTU} up")
+            self.do(number, f"ip link set {name} mtu {mtu} up")
             self.do(number, f"ip address add {self.address(number)}/32 dev {name}")
-            self.do(number, f"tc qdisc add dev {name} root {token_bucket(mbit)}")
+            self.do(number, f"tc qdisc add dev {name} root {token_bucket(mbit, mtu=mtu)}")
             peer = self.address(link.a + link.b - number)
             self.do(number, f"ip route add {peer} dev {name} src {self.address(number)}")
 

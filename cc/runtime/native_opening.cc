@@ -107,7 +107,7 @@ Result<std::shared_ptr<const LibraryInUse>> openLibrary(const OpenOptions& optio
   in_use.store = options.store;
   in_use.timeout_ns = options.timeout_ns;
   in_use.circle_timeout_ns = options.circle_timeout_ns;
-  const std::string key = "library/" + options.job + "/" + keyOf(options.world_ranks);
+  const std::string key = "opening/" + options.job + "/" + keyOf(options.world_ranks);
   JHETCC_RETURN_IF_ERROR(detachedThread("jhetcc-library", [opening, key, world_rank = options.world_rank] {
     LibraryInUse& in_use = *opening->in_use;
     auto made = makeCommunicator(in_use, key, in_use.world_ranks, world_rank, true,

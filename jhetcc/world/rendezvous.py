@@ -249,8 +249,8 @@ class Rendezvous:
                 if self._left() > _LIMITS_DIFFER_SECONDS:
                     raise
                 raise self._late(missing, failure) from None  # process 0 gave up a moment earlier
-            there = {int(name.rsplit("/", 1)[1]) for name in names}
-            missing = [k for k in range(total) if k not in there]
+            there = set(names)  # others' keys may begin alike
+            missing = [k for k in range(total) if f"{what}/{k}" not in there]
             if not missing:
                 return
             if ended is not None:
@@ -264,7 +264,7 @@ class Rendezvous:
                 next_word += _COUNTDOWN_SECONDS
                 _log.warning(
                     "%d of %d processes %s, missing: %s (%.0f s left of init_timeout)",
-                    len(there), total, here, ", ".join(map(str, missing[:16])), self._left(),
+                    total - len(missing), total, here, ", ".join(map(str, missing[:16])), self._left(),
                 )  # fmt: skip
             time.sleep(_POLL_SECONDS)
 

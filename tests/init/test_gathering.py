@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from processes import import_path, run_scripts, start_scripts, wait_scripts
 
 import jhetcc
 from jhetcc.errors import BadArgumentError, Error, NotInitializedError, OperationTimeoutError
+from jhetcc.world.rendezvous import Rendezvous
 
 SUM = """
 import jhetcc, numpy
@@ -30,6 +32,17 @@ def joined(**changes):
         return jhetcc.init(**here() | changes)
     except Error as error:
         return error
+
+
+def test_other_keys_of_the_store_are_nobody():
+    """A quick cluster's library may meet below the same name while a slow one still loads."""
+    seen = [["library/0", "library/2/2.14495950504768288388"], ["library/1", "library/0", "library/2/1.5"]]
+    store = types.SimpleNamespace(try_get=lambda *_: None, list=lambda *_: seen.pop(0))
+    launch = types.SimpleNamespace(num_processes=2, process_id=0, job=None, coordinator="127.0.0.1:1")
+    meeting = Rendezvous(jhetcc.config.Options(), launch, None, 10.0)
+    meeting._client = store
+    meeting._wait_for("library", "did not load it")
+    assert not seen
 
 
 # Late and missing
