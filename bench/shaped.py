@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures every algorithm that the planner lists on links of known rates, next to its prediction. Needs root.
 
-    python bench/shaped.py --networks 2x2@200,2x2@1000,3x2@500,3x2@1000/1000/500 --json shaped.jsonl
+    python bench/shaped.py --within 2.5 --json shaped.jsonl
+    python bench/shaped.py --networks 2x2@1000,3x2@1000/1000/500 --sizes 16M
     python bench/shaped.py --balanced 400
 
 A host is a network namespace, with one link of so many Mbit/s each way; README.md beside this file says more.
@@ -46,11 +47,11 @@ COLUMNS = (
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--networks", default="2x2@200,2x2@500,2x2@1000,2x2@2000,3x2@500,3x2@1000,3x2@1000/1000/500", metavar="LIST",
+        "--networks", default="2x2@50,2x2@100,2x2@200,3x2@100", metavar="LIST",
         help="HOSTSxRANKS@MBIT, or with a rate for each host, divided by /; default %(default)s",
     )  # fmt: skip
     parser.add_argument("--operations", default="all_reduce,all_gather,reduce_scatter,broadcast", help="list")
-    parser.add_argument("--sizes", default="64K,1M,16M,64M", help="list; above 16M of all_reduce only")
+    parser.add_argument("--sizes", default="64K,256K,1M,4M", help="list; above 16M of all_reduce only")
     parser.add_argument("--rounds", type=int, default=5, help="each algorithm has a turn in each; default %(default)s")
     parser.add_argument(
         "--within",
