@@ -3,7 +3,7 @@
 
     python bench/shaped.py --within 2.5 --json shaped.jsonl
     python bench/shaped.py --networks 2x2@1000,3x2@1000/1000/500 --sizes 16M
-    python bench/shaped.py --balanced 400
+    python bench/shaped.py --balanced 400 --sizes 64M
 
 A host is a network namespace, with one link of so many Mbit/s each way; README.md beside this file says more.
 """
