@@ -73,6 +73,7 @@ Result<bool> Bundle::send(const FrameHeader& header, const void* payload) {
       if (path->isOpen()) report(*path, path->status.generation, kWhole);
     }
   }
+  if (header.type == FrameType::kGoodbye) goodbye_order_ = next_order_;
   keep(kMessage, outer, &inner, sizeof inner, payload, payload_bytes);
   if (is_offer) dispatch();
   if (!broken_.isOk()) return broken_;

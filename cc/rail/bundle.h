@@ -54,7 +54,10 @@ class Bundle final : public transport::Endpoint {
   void restorePath(uint16_t path);
   bool isBroken() const { return !broken_.isOk(); }
   /// The peer may not have all that was said yet. A goodbye is answered at once.
-  bool hasUnacknowledged() const { return broken_.isOk() && !peer_said_goodbye_ && !kept_.empty(); }
+  bool hasUnacknowledged() const {
+    if (!broken_.isOk() || peer_said_goodbye_ || kept_.empty()) return false;
+    return goodbye_order_ == 0 || kept_.front().header.sequence <= goodbye_order_;
+  }
   std::vector<PathStatus> paths() const;
   /// Told of every loss and return, inside other calls: may mark and wake, no more.
   void watch(std::function<void(const PathStatus&)> watcher) { watcher_ = std::move(watcher); }
@@ -192,6 +195,7 @@ class Bundle final : public transport::Endpoint {
   bool is_answer_due_ = false;  ///< something was sent since the last look, or was not answered then
   Status broken_;
   bool peer_said_goodbye_ = false;
+  uint64_t goodbye_order_ = 0;  ///< of our own, once it is said: what follows it matters to nobody
 
   Path* primary_ = nullptr;
   std::deque<Kept> kept_;    ///< the peer has not acknowledged them

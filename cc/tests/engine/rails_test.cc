@@ -376,13 +376,14 @@ TEST_CASE("the third one's host falls silent: another takes its place before it 
 
 namespace {
 
-/// Closes as a process does: goodbye once all its calls have ended, and the end when nothing is owed any more. A path
-/// is lost at about that moment.
+/// Closes as a process does: goodbye once all its calls have ended, first what goes by third ranks; and the end when
+/// nothing is owed any more. A path is lost at about that moment.
 struct Leaver {
   Job& job;
-  int rank, peer, path;
-  bool is_held;
+  int rank, peer = -1, path = 0;
+  bool is_held = false;
   int64_t goodbye_ns = -1, gone_ns = -1;
+  bool has_told_all = false;
 
   void look() {
     Simulation& simulation = job.simulation;
@@ -391,9 +392,13 @@ struct Leaver {
     if (goodbye_ns < 0 &&
         std::all_of(jobs.begin(), jobs.end(), [&](const auto& one) { return one.rank != rank || one.isDone(); })) {
       goodbye_ns = simulation.now();
+      engine.sayGoodbye(true);
+    }
+    if (goodbye_ns >= 0 && !has_told_all && !engine.holdsThirds()) {
+      has_told_all = true;
       engine.sayGoodbye();
     }
-    if (goodbye_ns >= 0 && !engine.hasOutput() && !engine.hasUnacknowledged()) {
+    if (has_told_all && !engine.hasOutput() && !engine.hasUnacknowledged()) {
       gone_ns = simulation.now();
       simulation.kill(rank);
       return;
@@ -439,5 +444,35 @@ TEST_CASE("a rank closes after its last call, and loses a path in just that mome
     }
   }
   CHECK(in_time == 600);
+  CHECK(longest_ns < 100 * kMs);
+}
+
+TEST_CASE("all ranks close after the last call, two of them by way of the third: nobody waits in vain") {
+  int64_t longest_ns = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Job job(seed, 3, 2, slowEnough(seed));
+    job.may_reopen = false;
+    job.useRelays();
+    const int group = job.simulation.makeGroup("world", firstRanks(3));
+    askSome(job, group, 12);
+    const int third = static_cast<int>(seed % 3), low = third == 0 ? 1 : 0, high = third == 2 ? 1 : 2;
+    job.simulation.network.at(job.simulation.draw(kMs), [&job, low, high] { job.cutAll(low, high); });
+    std::vector<Leaver> leavers;
+    for (int rank = 0; rank < 3; ++rank) leavers.push_back({job, rank});
+    for (Leaver& one : leavers) {
+      const auto late_ns = static_cast<int64_t>(job.simulation.draw(300'000));
+      job.simulation.network.at(5'000 * kMs + late_ns, [&one] { one.look(); });
+    }
+    job.simulation.run(20'000 * kMs, 8000 * kMs);
+    for (const Simulation::Job& one : job.simulation.jobs()) {
+      if (!one.isDone() || !one.status.isOk()) job.simulation.fail(one.planned->label + ": " + one.status.message());
+    }
+    for (const Leaver& one : leavers) {
+      if (one.gone_ns < 0) job.simulation.fail("rank " + std::to_string(one.rank) + " did not end");
+      longest_ns = std::max(longest_ns, one.gone_ns - one.goodbye_ns);
+    }
+    CHECK_MESSAGE(job.simulation.failures().empty(), job.simulation.failures());
+  }
   CHECK(longest_ns < 100 * kMs);
 }
