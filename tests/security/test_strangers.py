@@ -240,7 +240,11 @@ def test_strangers_while_the_job_gathers(pools, tls):
         running.tell(0)
         rounds = [outcome.get() for outcome in running.finish()]
     assert rounds[0] == rounds[1] >= 3
-    assert 1 <= len(told(running.outcomes[0].output)) <= lines_in(begun, len(places))
+    lines = told(running.outcomes[0].output)
+    named = {
+        found[1] for found in map(re.compile(r"away at (\S+): ").search, lines) if found
+    }  # one may have come later
+    assert 1 <= len(lines) <= lines_in(begun, max(len(places), len(named))), lines
     pool.renew()
 
 
