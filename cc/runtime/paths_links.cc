@@ -42,8 +42,15 @@ void Paths::Loop::lookAtLinks() {
 
 /// Each decides what follows for its paths: where no other joins two ranks, TCP may outlive a moment without a link.
 void Paths::Loop::tellBundles(size_t nic, const Status& state) {
-  for (const Pair& pair : pairs_) {
-    if (!pair.bundle) continue;
+  std::vector<const Pair*> ready;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Pair& pair : pairs_) {
+      if (pair.bundle) ready.push_back(&pair);
+    }
+  }
+  for (const Pair* each : ready) {
+    const Pair& pair = *each;
     process_->runner(pair.plan.slot).withEngine([&](engine::Engine&) {
       for (size_t k = 0; k < pair.paths.size(); ++k) {
         if (pair.plan.paths[k].nic != nic) continue;
