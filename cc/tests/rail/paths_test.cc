@@ -9,12 +9,6 @@ namespace jhetcc::rail::testing {
 
 namespace {
 
-struct Quiet : transport::EventSink {
-  void onFrame(const transport::FrameHeader&, const void*) override {}
-  void onFetched(uint64_t, Status) override {}
-  void onReleased(uint64_t) override {}
-};
-
 std::vector<PathStatus> pathsOf(Talk& talk, int side = 0) { return talk.sides[side].bundle->paths(); }
 
 /// Sends payloads from side 0 to side 1 for so long; bytes that each path carried.

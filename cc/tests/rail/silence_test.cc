@@ -10,12 +10,6 @@ namespace jhetcc::rail::testing {
 
 namespace {
 
-struct Quiet : transport::EventSink {
-  void onFrame(const transport::FrameHeader&, const void*) override {}
-  void onFetched(uint64_t, Status) override {}
-  void onReleased(uint64_t) override {}
-};
-
 const Status kNicLost(Kind::kDisconnected, Scope::kEndpoint, "nic_lost", "the system says: eth0 is down");
 
 uint32_t losses(Talk& talk, int side) {

@@ -88,4 +88,11 @@ class Talk {
   std::vector<int> link_;  ///< of each path, as the network counts them
 };
 
+/// Hears nothing.
+struct Quiet : transport::EventSink {
+  void onFrame(const transport::FrameHeader&, const void*) override {}
+  void onFetched(uint64_t, Status) override {}
+  void onReleased(uint64_t) override {}
+};
+
 }  // namespace jhetcc::rail::testing
