@@ -84,7 +84,8 @@ void Bundle::failPath(uint16_t number, const Status& why) {
     choosePrimary();
     return;
   }
-  path->status.last_event = "still lost: " + why.message();
+  path->status.last_event =
+      (path->lost_for.empty() ? "" : "lost: " + path->lost_for + "; ") + "still lost: " + why.message();
   const auto isThere = [](const auto& one) { return one->endpoint != nullptr; };
   if (is_refused && std::none_of(paths_.begin(), paths_.end(), isThere)) giveUp(why);
 }
@@ -133,7 +134,8 @@ void Bundle::lose(Path& path, const Status& why) {
   const bool may_report = !path.is_opening;  // else its generation is not known here; the peer will ask
   path.is_opening = false;
   choosePrimary();
-  if (!peer_said_goodbye_) tell(path, "lost: " + why.message());
+  path.lost_for = why.message();
+  if (!peer_said_goodbye_) tell(path, "lost: " + path.lost_for);
   if (may_report) report(path, path.status.generation, kLost);
   path.taken.clear();
   if (std::any_of(paths_.begin(), paths_.end(), [](const auto& one) { return one->endpoint != nullptr; })) return;
