@@ -28,10 +28,10 @@ constexpr double kNewest = 0.3;                     ///< weight of the newest me
 constexpr int64_t kForgottenNs = 1'000 * kNsPerMs;  ///< so long after a measurement it counts no more
 /// Messages leave a path on which they wait this long, and this many times as long as elsewhere.
 constexpr double kSlowSeconds = 0.02, kSlowTimes = 4;
-/// What a path that crawls has would take it so long: it goes over others instead. Seen by two measurements in turn,
+/// What a path that crawls has would take it so long: it goes over others instead. Seen for so long,
 /// for a machine that stood still for a moment makes one.
 constexpr double kCrawlSeconds = 0.5;
-constexpr int kCrawls = 2;
+constexpr int64_t kCrawlNs = 500 * kNsPerMs;
 
 std::string milliseconds(int64_t ns) { return std::to_string(ns / kNsPerMs) + " ms"; }
 
@@ -161,7 +161,7 @@ void Bundle::lookForStall(int64_t now_ns) {
 uint64_t Bundle::loadOf(const Path& path) const { return path.under_way_bytes + (&path == primary_ ? kept_bytes_ : 0); }
 
 /// A measurement more, by which it crawls or does not.
-void Bundle::countCrawls(Path& path) {
+void Bundle::countCrawls(Path& path, int64_t now_ns) {
   double fastest = 0;
   for (const auto& other : paths_) {
     const bool is_other = other.get() != &path && other->isOpen() && other->unreachable.isOk() &&
@@ -171,14 +171,15 @@ void Bundle::countCrawls(Path& path) {
   }
   const bool crawls = fastest > path.newest_rate * kCrawlTimes;
   const bool is_long = static_cast<double>(loadOf(path)) > kCrawlSeconds * path.newest_rate;
-  path.crawls = crawls && is_long ? path.crawls + 1 : 0;
+  if (!crawls || !is_long) path.crawls_since_ns = -1;
+  if (crawls && is_long && path.crawls_since_ns < 0) path.crawls_since_ns = now_ns;
 }
 
 /// What is under way on a path that crawls goes over the others. It comes back as one that is known to be slow.
-void Bundle::lookForCrawl() {
+void Bundle::lookForCrawl(int64_t now_ns) {
   for (const auto& path : paths_) {
-    if (!path->isOpen() || path->crawls < kCrawls) continue;
-    path->crawls = 0;
+    if (!path->isOpen() || path->crawls_since_ns < 0 || now_ns - path->crawls_since_ns < kCrawlNs) continue;
+    path->crawls_since_ns = -1;
     path->status.rate_bytes_per_s = path->newest_rate;
     const auto rate = static_cast<uint64_t>(path->newest_rate / 1000);
     lose(*path, Status(Kind::kTimeout, Scope::kEndpoint, "path_slow",
@@ -214,10 +215,10 @@ void Bundle::look(int64_t now_ns) {
   ask(now_ns);
   if (std::exchange(is_answer_due_, false)) {
     for (const auto& path : paths_) {
-      if (path->measure(now_ns, loadOf(*path) > 0)) countCrawls(*path);
+      if (path->measure(now_ns, loadOf(*path) > 0)) countCrawls(*path, now_ns);
     }
     lookForStall(now_ns);
-    lookForCrawl();
+    lookForCrawl(now_ns);
   }
   for (const auto& path : paths_) {
     if (path->endpoint && path->status.state == PathState::kSettling) settle(*path, now_ns);

@@ -93,7 +93,7 @@ struct Path {
   int64_t measured_ns = 0;            ///< when its rate was measured last
   bool was_loaded = false;            ///< something waited for the peer at the last look
   double newest_rate = 0;             ///< of the last measurement alone
-  int crawls = 0;                     ///< measurements in turn by which it crawls
+  int64_t crawls_since_ns = -1;       ///< by every measurement since then; -1: it does not
   double rate() const { return status.rate_bytes_per_s; }
   bool isOpen() const { return endpoint && !is_opening; }
   /// Grows with everything that the peer's host, or it itself, answers here.
