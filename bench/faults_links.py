@@ -144,7 +144,9 @@ class AddressRemoved(Fault):
         one.site.ip(one.host, "address add " + self._words(one))
 
     def count(self, one):
-        return one.site.sent(one.host, one.links)  # the peer's system may repeat a closed socket's last window; none acknowledges it
+        return one.site.sent(
+            one.host, one.links
+        )  # the peer's system may repeat a closed socket's last window; none acknowledges it
 
 
 class HalfOpen(Fault):

@@ -22,6 +22,7 @@ _PLAYERS = {
     "mpi": "players_raw:Mpi",
     "oneccl": "player_oneccl:OneCcl",
     "copy": "players_raw:Copy",
+    "sockets": "players_raw:Sockets",
     "jhetcc_jit": "players_jax:Jhetcc",
     "gloo": "players_jax:Gloo",
     "mpi4jax": "players_jax:Mpi4jax",

@@ -95,6 +95,7 @@ PEERS = {
             libraries=("oneccl", "oneccl"),
         ),
         Peer("floor", "copy", _RAW, "one non-temporal copy of the size on each rank", True),
+        Peer("sockets", "sockets", _RAW, "two plain sockets, spinning", True, needs_coordinator=True),
         Peer("add", "add", _JAX, "a jitted addition: JAX's own cost", True),
         Peer("gloo", "gloo", _JAX, _GLOO, needs_coordinator=True),
         Peer("gloo-cubic", "gloo", _JAX, f"{_GLOO}, cubic congestion control", needs_coordinator=True, cubic=True),

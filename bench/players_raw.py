@@ -2,6 +2,8 @@
 """Peers on plain buffers: our raw calls, MPI by mpi4py, and the machine's own floor. Runs in a peer's process."""
 
 import os
+import socket
+import time
 
 import cases
 import numpy as np
@@ -161,3 +163,61 @@ class Copy(Raw):
     def once(self, case, mode, step):
         step()
         return None
+
+
+class Sockets(Raw):
+    """The floor over TCP: two ranks with one connection, both send and receive at once, and spin rather than sleep."""
+
+    _CONNECT_S = 60
+
+    def __init__(self, rank, ranks, coordinator):
+        super().__init__(rank, ranks)
+        if ranks != 2:
+            raise NotImplementedError("plain sockets join two ranks")
+        host, _, port = coordinator.rpartition(":")
+        self._socket = self._accept((host, int(port))) if self.rank == 0 else self._connect((host, int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setblocking(False)
+
+    def _accept(self, address):
+        with socket.create_server(address) as listener:
+            listener.settimeout(self._CONNECT_S)
+            return listener.accept()[0]
+
+    def _connect(self, address):
+        end = time.monotonic() + self._CONNECT_S
+        while True:
+            try:
+                return socket.create_connection(address)
+            except ConnectionRefusedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+
+    def step(self, case, source, target):
+        if case.operation != "sendrecv":
+            raise NotImplementedError("plain sockets send and receive only")
+        connection = self._socket
+        outgoing, incoming = memoryview(source).cast("B"), memoryview(target).cast("B")
+
+        def exchange():
+            unsent, missing = outgoing, incoming
+            while unsent or missing:
+                try:
+                    if unsent:
+                        unsent = unsent[connection.send(unsent) :]
+                except BlockingIOError:
+                    pass
+                try:
+                    if missing:
+                        arrived = connection.recv_into(missing)
+                        if not arrived:
+                            raise ConnectionError("the other rank is gone")
+                        missing = missing[arrived:]
+                except BlockingIOError:
+                    pass
+
+        return exchange
+
+    def close(self):
+        self._socket.close()

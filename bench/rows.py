@@ -108,7 +108,7 @@ def plot(rows, path):
             points = sorted(
                 (row["bytes"], row["busbw_gb_per_s"]) for row in chosen if (row["peer"], row["mode"]) == (peer, mode)
             )
-            style = "-o" if peer.startswith("jhetcc") else "--." if peer in ("floor", "add") else ":s"
+            style = "-o" if peer.startswith("jhetcc") else "--." if peer in ("floor", "sockets", "add") else ":s"
             axis.plot(*zip(*points, strict=True), style, label=f"{peer}, {mode}", markersize=3)
         axis.set(
             xscale="log",
