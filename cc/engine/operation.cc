@@ -154,10 +154,8 @@ bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
   header.index = static_cast<uint32_t>(state.issued);
   header.length = static_cast<uint64_t>(bytesOf(step, state.issued));
   const char* source = place(schedule_->sources[step.sources_begin], state.issued);
-  // A point-to-point send is a rendezvous: it ends when the receiver has taken it, so it is always offered. So is what
-  // lies on a device: no processor of the host copies it.
-  const uint64_t inline_max = lane_ ? 0 : transport::kInlineBytesMax;
-  const bool is_inline = header.length <= inline_max && !(header.flags & kPointToPoint);
+  // What lies on a device is always offered: no processor of the host copies it.
+  const bool is_inline = !lane_ && goesInline(step, header);
   header.type = is_inline ? FrameType::kData : FrameType::kOffer;
   if (!is_inline) {
     if (lane_ && header.length > 0) {  // an empty array may lie nowhere
@@ -178,6 +176,13 @@ bool Operation::issueSend(int32_t index, const Step& step, StepState& state) {
     ++state.issued;
   }
   return true;
+}
+
+/// A point-to-point send is a rendezvous: it ends when the receiver has taken it, so it is offered. Where both send to
+/// each other in one operation, each ends no sooner than the other has begun.
+bool Operation::goesInline(const Step& step, const FrameHeader& header) const {
+  if (header.length > transport::kInlineBytesMax) return false;
+  return !(header.flags & kPointToPoint) || program_->hears(static_cast<uint32_t>(step.peer));
 }
 
 bool Operation::issueReceive(int32_t index, StepState& state) {

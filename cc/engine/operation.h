@@ -25,6 +25,7 @@ struct Program {
   std::vector<int32_t> native_steps;
   static std::shared_ptr<const Program> make(std::shared_ptr<const schedule::Schedule> schedule);
   int32_t receiveStep(uint32_t peer, uint16_t stream) const;  ///< -1: none
+  bool hears(uint32_t peer) const;                            ///< there is a receive from it
 };
 
 /// A message that came before it could be taken. Blocks are reused, never freed while the engine lives.
@@ -117,6 +118,7 @@ class Operation {
   bool dependenciesMet(const schedule::Step& step, int64_t iteration) const;
   bool issue(int32_t step_index);
   bool issueSend(int32_t index, const schedule::Step& step, StepState& state);
+  bool goesInline(const schedule::Step& step, const transport::FrameHeader& header) const;
   bool issueReceive(int32_t index, StepState& state);
   bool issueNative(int32_t index, const schedule::Step& step, StepState& state);
   void findNextNative();

@@ -108,7 +108,7 @@ bool Operation::sendStaged(int32_t index, const Step& step, StepState& state) {
   header.index = static_cast<uint32_t>(iteration);
   header.length = static_cast<uint64_t>(bytesOf(step, iteration));
   const char* source = slot(index, iteration);
-  const bool is_inline = header.length <= transport::kInlineBytesMax && !(header.flags & kPointToPoint);
+  const bool is_inline = goesInline(step, header);
   header.type = is_inline ? FrameType::kData : FrameType::kOffer;
   if (!is_inline) {
     header.address = reinterpret_cast<uintptr_t>(source);

@@ -37,6 +37,11 @@ int32_t Program::receiveStep(uint32_t peer, uint16_t stream) const {
   return found != receive_steps.end() && found->first == wanted.first ? found->second : -1;
 }
 
+bool Program::hears(uint32_t peer) const {
+  auto found = std::lower_bound(receive_steps.begin(), receive_steps.end(), std::pair(receiveKey(peer, 0), -1));
+  return found != receive_steps.end() && found->first >> 16 == peer;
+}
+
 Parked* ParkedPool::take(const FrameHeader& header, const void* payload) {
   Parked* parked = free_;
   if (parked) {

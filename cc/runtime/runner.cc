@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <chrono>
 
 namespace jhetcc::runtime {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 constexpr int64_t kInterruptCheckNs = 50 * kNsPerMs;
 constexpr int64_t kSleepMaxNs = 1'000 * kNsPerMs;
 constexpr int kPassesPerClock = 16;
+/// So long after the last call at most, an idle rank is looked after again: waking a thread costs as much as a short
+/// call.
+constexpr std::chrono::milliseconds kHandOver{1};
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -98,8 +102,9 @@ void Runner::leaveDriving(std::unique_lock<std::mutex>& lock) {
   // stand still.
   const bool is_last = drivers_.fetch_sub(1) == 1;
   lock.unlock();
+  if (!work_left) return;  // the progress thread looks by itself, soon enough
   if (is_last) no_driver_.notify_one();
-  if (work_left) wake();
+  wake();
 }
 
 bool Runner::drive(engine::Request request, Ticket& ticket, const std::function<bool()>& interrupted) {
@@ -229,7 +234,7 @@ void Runner::progressThread() {
   int64_t last_moved = clock_.nowNs();
   while (!stop_.load()) {
     if (drivers_.load() > 0) {
-      no_driver_.wait(lock, [this] { return drivers_.load() == 0 || stop_.load(); });
+      no_driver_.wait_for(lock, kHandOver);
       last_moved = clock_.nowNs();
       continue;
     }

@@ -103,6 +103,68 @@ TEST_CASE("tcp: a payload within the bound comes behind its offer, unasked, and 
   CHECK(played.events.released == std::vector<uint64_t>{9});
 }
 
+TEST_CASE("tcp: a short payload leaves in one piece with its offer, and is its owner's again when it is taken") {
+  for (const uint64_t bytes : {uint64_t{1}, uint64_t{4096}, kInlineBytesMax}) {
+    Played played;
+    Pages source(bytes);
+    REQUIRE(played.endpoint->send(offerHeader(source.data(), bytes, 9), nullptr).value());
+    REQUIRE(played.endpoint->poll(played.events).isOk());
+    played.frames = played.wire.read();
+    REQUIRE(played.frames.size() == 4);
+    CHECK(played.frames[0].type == tcp::kPush);
+    CHECK(played.frames[1].type == FrameType::kOffer);
+    CHECK(played.frames[2].type == tcp::kFetchData);
+    CHECK(played.frames[3].type == tcp::kFetchDone);
+    CHECK(played.wire.payload_bytes == bytes);
+    CHECK(played.events.released.empty());
+    played.endpoint->revoke(9);
+    source.forbid();
+    REQUIRE(played.until([&] { return played.count(tcp::kFetchRefused) == 1; }));
+    played.wire.put(tcp::kTaken, played.frames[0].address, 0);  // crosses the refusal
+    const std::vector<uint8_t> next(tcp::kPushBytes);           // the whole bound is free
+    REQUIRE(played.endpoint->send(offerHeader(next.data(), next.size(), 9), nullptr).value());
+    REQUIRE(played.until([&] { return played.count(tcp::kPush) == 2; }));
+    CHECK(played.events.released.empty());
+  }
+}
+
+TEST_CASE("tcp: what is withdrawn with its last bytes half on their way leaves no half frame behind") {
+  // Whether the socket, whose other end does not read, took the beginning of the last frame at least.
+  const auto withdrawn = [](uint64_t bytes) {
+    CAPTURE(bytes);
+    auto ends = connectLoopback();
+    const int small = 4096, middling = 64 * 1024;
+    REQUIRE(setsockopt(ends.second.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
+    REQUIRE(setsockopt(ends.first.get(), SOL_SOCKET, SO_RCVBUF, &middling, sizeof middling) == 0);
+    Played played(std::move(ends));
+    Pages source(bytes);
+    REQUIRE(played.endpoint->send(offerHeader(source.data(), bytes, 7), nullptr).value());
+    for (int polls = 0; polls < 50; ++polls) REQUIRE(played.endpoint->poll(played.events).isOk());
+    played.endpoint->revoke(7);
+    source.forbid();
+    const std::vector<uint8_t> next = pattern(5000, 3);
+    REQUIRE(played.endpoint->send(offerHeader(next.data(), next.size(), 7), nullptr).value());
+    REQUIRE(played.until([&] {
+      return played.wire.payload_bytes == bytes + next.size() && played.frames.back().type == tcp::kFetchDone;
+    }));
+    std::vector<FrameType> types, wanted{tcp::kPush, FrameType::kOffer, tcp::kFetchData};
+    for (const FrameHeader& header : played.frames) types.push_back(header.type);
+    const bool was_begun = types.size() == 9;
+    if (was_begun) wanted.push_back(tcp::kFetchDone);
+    wanted.insert(wanted.end(), {tcp::kFetchRefused, tcp::kPush, FrameType::kOffer, tcp::kFetchData, tcp::kFetchDone});
+    CHECK(types == wanted);
+    return was_begun;
+  };
+  uint64_t taken = kInlineBytesMax + 1, refused = kMiB / 4;
+  REQUIRE(withdrawn(taken));
+  REQUIRE(!withdrawn(refused));
+  while (refused - taken > 1) {
+    const uint64_t middle = (taken + refused) / 2;
+    (withdrawn(middle) ? taken : refused) = middle;
+  }
+  for (uint64_t less = 0; less < 2 * sizeof(FrameHeader); less += 8) withdrawn(taken - less);
+}
+
 TEST_CASE("tcp: no more is pushed than the bound until some of it is taken") {
   Played played;
   const std::vector<uint8_t> source = pattern(kMiB, 5);

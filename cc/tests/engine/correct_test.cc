@@ -89,6 +89,45 @@ TEST_CASE("a slow rank is no failure before the deadline") {
   }
 }
 
+TEST_CASE("a point-to-point send waits to be taken, unless both send to each other in one call") {
+  struct Counting final : transport::Endpoint {
+    Counting(std::unique_ptr<Endpoint> inside, int* count) : inner(std::move(inside)), offers(count) {}
+    Result<bool> send(const transport::FrameHeader& header, const void* payload) override {
+      Result<bool> taken = inner->send(header, payload);
+      *offers += header.type == transport::FrameType::kOffer && taken.isOk() && taken.value();
+      return taken;
+    }
+    Result<bool> fetch(const transport::FrameHeader& offer, void* to, uint64_t token) override {
+      return inner->fetch(offer, to, token);
+    }
+    void cancel(uint64_t token) override { inner->cancel(token); }
+    void revoke(uint64_t cookie) override { inner->revoke(cookie); }
+    Status poll(transport::EventSink& sink) override { return inner->poll(sink); }
+    int waitDescriptor() const override { return inner->waitDescriptor(); }
+    bool prepareSleep(bool in_operation) override { return inner->prepareSleep(in_operation); }
+    bool wantsWrite() const override { return inner->wantsWrite(); }
+    const char* transportName() const override { return inner->transportName(); }
+    const std::string& description() const override { return inner->description(); }
+    std::unique_ptr<Endpoint> inner;
+    int* offers;
+  };
+  const auto offersOf = [](int size, const std::string& label) {
+    int offers = 0;
+    const auto wrap = [&offers](int, int, std::unique_ptr<transport::Endpoint> inner) {
+      return std::make_unique<Counting>(std::move(inner), &offers);
+    };
+    Simulation simulation(size, 5, networkOf(1), wrap);
+    const int group = simulation.makeGroup("world", firstRanks(size));
+    for (int k = 0; k < 10; ++k) simulation.ask(group, planned(size, label));
+    simulation.run();
+    checkAllWell(simulation);
+    return offers;
+  };
+  CHECK(offersOf(2, "shift") == 0);
+  CHECK(offersOf(3, "shift") == 30);
+  CHECK(offersOf(2, "short message") == 10);
+}
+
 TEST_CASE("what comes early takes no more memory the longer a job runs") {
   Simulation simulation(3, 7, networkOf(1));
   const int group = simulation.makeGroup("world", firstRanks(3));

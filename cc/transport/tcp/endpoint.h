@@ -5,7 +5,8 @@
 // frame only: so the owner may withdraw it in the middle, fill the frame with zeros and say "refused". It begins when
 // the receiver asks for it, or, as far as kPushBytes reach, right behind its offer: a push, which a frame before the
 // offer announces. What is pushed before the receiver gives it a place waits in memory of the endpoint. Either way the
-// offer stays open until the receiver has all of it in its place.
+// offer stays open until the receiver has all of it in its place. A short push is copied, and leaves in one piece with
+// its offer.
 #pragma once
 
 #include <memory>
@@ -74,6 +75,9 @@ class TcpEndpoint final : public Endpoint {
     const uint8_t* source = nullptr;
     uint64_t length = 0;
     uint64_t sent = 0;
+    bool is_last = false;  ///< the done frame follows in the same breath, unless it is withdrawn before
+    FrameHeader done;
+    uint64_t done_sent = 0;
   };
   struct Fetch {
     uint64_t id;
@@ -102,10 +106,12 @@ class TcpEndpoint final : public Endpoint {
   bool startData();
   int gather(iovec* pieces) const;
   void written(uint64_t bytes);
+  bool sendsDone() const { return data_.is_last && (!data_.is_void || data_.done_sent > 0); }
   void finishData();
   void refuse(uint64_t fetch);
   void closeOffer(int slot);
-  void push(uint64_t cookie, uint64_t length);
+  bool mayPush(uint64_t length) const;
+  void push(const FrameHeader& offer, bool is_copied);
   void forgetSent(uint64_t id);
   void onTaken(uint64_t id);
   uint64_t queued() const { return out_end_ - out_begin_; }

@@ -29,33 +29,51 @@ Result<bool> TcpEndpoint::send(const FrameHeader& header, const void* payload) {
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
   if (payload_bytes > inlineLimit(header.type)) return inlineTooLong(description_, payload_bytes);
   if (is_offer && offers_.isFull()) return false;
-  if (!flushInternal() || out_.size() - queued() < 2 * sizeof header + payload_bytes) {
+  const bool is_push = is_offer && mayPush(header.length);
+  const bool is_copied = is_push && header.length <= kInlineBytesMax;
+  const uint64_t room = is_copied ? 4 * sizeof header + header.length : 2 * sizeof header + payload_bytes;
+  if (!flushInternal() || out_.size() - queued() < room) {
     flush();
-    if (!flushInternal() || out_.size() - queued() < 2 * sizeof header + payload_bytes) return false;
+    if (!flushInternal() || out_.size() - queued() < room) return false;
   }
-  if (is_offer) {
-    offers_.insert(header.cookie, header.address, header.length);
-    push(header.cookie, header.length);
+  if (is_offer) offers_.insert(header.cookie, header.address, header.length);
+  if (is_push) {
+    push(header, is_copied);
+  } else {
+    append(header, payload, payload_bytes);
   }
-  append(header, payload, payload_bytes);
   // The next poll writes; what must not wait for it goes at once.
   const bool is_urgent = header.type == FrameType::kControl || header.type == FrameType::kGoodbye;
   if (is_urgent || queued() >= kFlushAtBytes) flush();
   return true;
 }
 
-/// Announces that a payload comes unasked, if it may. Its bytes are written behind the offer that follows now.
-void TcpEndpoint::push(uint64_t cookie, uint64_t length) {
-  if (length == 0 || length > kPushBytes - pushed_bytes_ || requests_.size() >= kOfferSlots) return;
-  FrameHeader header;
-  header.type = kPush;
-  header.cookie = cookie;
-  header.address = next_push_++;
-  header.length = length;
-  append(header, nullptr, 0);
-  sent_.push_back({header.address, cookie, length, false});
-  pushed_bytes_ += length;
-  requests_.push_back({cookie, header.address, 0});
+bool TcpEndpoint::mayPush(uint64_t length) const {
+  return length > 0 && length <= kPushBytes - pushed_bytes_ && requests_.size() < kOfferSlots;
+}
+
+/// Announces that a payload comes unasked, and offers it; its bytes follow.
+void TcpEndpoint::push(const FrameHeader& offer, bool is_copied) {
+  FrameHeader own;
+  own.type = kPush;
+  own.cookie = offer.cookie;
+  own.address = next_push_++;
+  own.length = offer.length;
+  append(own, nullptr, 0);
+  append(offer, nullptr, 0);
+  sent_.push_back({own.address, offer.cookie, offer.length, is_copied});
+  pushed_bytes_ += offer.length;
+  if (!is_copied) {
+    requests_.push_back({offer.cookie, own.address, 0});
+    return;
+  }
+  own.type = kFetchData;
+  own.cookie = own.address;
+  own.address = 0;
+  append(own, reinterpret_cast<const void*>(offer.address), offer.length);
+  own.type = kFetchDone;
+  own.length = 0;
+  append(own, nullptr, 0);
 }
 
 void TcpEndpoint::forgetSent(uint64_t id) {
@@ -150,7 +168,7 @@ void TcpEndpoint::flush() {
   while (write_error_.isOk() && budget > 0) {
     flushInternal();
     if (!data_.is_active && !startData() && queued() == 0) return;
-    iovec pieces[3];
+    iovec pieces[4];
     msghdr message{};
     message.msg_iov = pieces;
     message.msg_iovlen = static_cast<size_t>(gather(pieces));
@@ -188,6 +206,10 @@ bool TcpEndpoint::startData() {
     data_.header.cookie = request.fetch;
     data_.header.address = request.sent;
     data_.header.length = data_.length;
+    // A record of TLS that was refused must come again as it was, so it must not hold what may still be dropped.
+    data_.is_last = !tls_ && request.sent + data_.length == offer.length;
+    data_.done.type = kFetchDone;
+    data_.done.cookie = request.fetch;
     return true;
   }
   return false;
@@ -210,6 +232,10 @@ int TcpEndpoint::gather(iovec* pieces) const {
   } else if (left > 0) {
     pieces[count++] = {const_cast<uint8_t*>(data_.source) + data_.sent, left};
   }
+  if (sendsDone()) {
+    auto* done = reinterpret_cast<uint8_t*>(const_cast<FrameHeader*>(&data_.done));
+    pieces[count++] = {done + data_.done_sent, sizeof data_.done - data_.done_sent};
+  }
   return count;
 }
 
@@ -222,8 +248,13 @@ void TcpEndpoint::written(uint64_t bytes) {
   data_.ahead -= buffered;
   const uint64_t of_header = std::min<uint64_t>(bytes, sizeof data_.header - data_.header_sent);
   data_.header_sent += of_header;
-  data_.sent += bytes - of_header;
-  if (data_.ahead == 0 && data_.header_sent == sizeof data_.header && data_.sent == data_.length) finishData();
+  const uint64_t of_payload = std::min<uint64_t>(bytes - of_header, data_.length - data_.sent);
+  data_.sent += of_payload;
+  data_.done_sent += bytes - of_header - of_payload;
+  if (data_.ahead == 0 && data_.header_sent == sizeof data_.header && data_.sent == data_.length &&
+      (!sendsDone() || data_.done_sent == sizeof data_.done)) {
+    finishData();
+  }
 }
 
 void TcpEndpoint::finishData() {
@@ -237,7 +268,7 @@ void TcpEndpoint::finishData() {
     requests_.push_back(request);  // the others' turn
     return;
   }
-  queueInternal(kFetchDone, request.fetch, 0);
+  if (data_.done_sent == 0) queueInternal(kFetchDone, request.fetch, 0);
   if (!(request.fetch & kPushBit)) {
     sent_.push_back({request.fetch, request.cookie, 0, true});
     return;
