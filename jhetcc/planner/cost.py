@@ -26,12 +26,13 @@ def all_pairs_seconds(layout: Layout, nbytes: float) -> float:
     """Every rank sends ``nbytes`` to every other one."""
     if layout.size == 1:
         return 0.0
-    worst = 0.0
-    for host, count in Counter(layout.hosts).items():
+    worst, hosts = 0.0, Counter(layout.hosts)
+    crowd = layout.profile.crowd if len(hosts) > 2 else 1.0
+    for host, count in hosts.items():
         near, far = count - 1, layout.size - count
         own_work = OVERHEAD * (near * layout.shm.alpha + far * layout.tcp.alpha)
         bytes_far = count * far * nbytes
-        worst = max(worst, own_work + near * nbytes * layout.shm.beta + bytes_far * layout.beta_of(host))
+        worst = max(worst, own_work + near * nbytes * layout.shm.beta + crowd * bytes_far * layout.beta_of(host))
     return layout.wait(layout.spans_hosts) + worst
 
 

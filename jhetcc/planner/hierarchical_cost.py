@@ -162,12 +162,13 @@ def _fill_cluster(
             cost[at + _ADD] = owned * len(basis.clusters) * profile.reduce
     cost[at + _LAST] += found.copied / chunks * profile.copy
     work = OVERHEAD * cross_link(layout).alpha
+    crowds = [profile.crowd if layout.spans_hosts and _is_crowded(pairs, number) else 1.0 for pairs in found.pairs]
     for nic, bandwidth in enumerate(nic_bandwidths(layout)[number]):
         nics = range(nic, nic + 1) if shape.nics else range(shape.size)  # ranks share a link that no NIC is named for
         # Of each phase: seconds that bytes take, and that the messages of one border take, going out and coming in.
         out, into = (
             [
-                sum(way[number, one, phase] for one in nics) / chunks / bandwidth
+                crowds[phase] * sum(way[number, one, phase] for one in nics) / chunks / bandwidth
                 + max(count[number, one, phase] for one in nics) * work
                 for phase in (0, 1)
             ]
@@ -198,6 +199,11 @@ def _fill_cluster(
     straight = any(local.single for local in (found.first[number], found.last[number])) or found.copied
     if own and not shape.nics and (straight or not layout.spans_hosts):
         cost[at + _INSIDE] += max(cost[at + _OUT], cost[at + _INTO])
+
+
+def _is_crowded(pairs: set[tuple[int, int]], number: int) -> bool:
+    """Whether a cluster sends to several others while several send to it."""
+    return min(sum(a == number for a, _ in pairs), sum(b == number for _, b in pairs)) > 1
 
 
 def _edges(found: Load, many: int) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:

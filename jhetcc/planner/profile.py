@@ -59,6 +59,8 @@ class Profile:
       shm: link between ranks of one host.
       tcp: link between hosts; ranks of a host share it.
       hosts: seconds a byte of each host's link to others, by number of the host; empty where all are like ``tcp``.
+      crowd: times as long as alone that bytes take where three hosts and more all send to each other at once, for such
+        links are not shared without loss; at least 1.
       copy: seconds a byte of a copy in memory.
       reduce: seconds a byte of each source of a reduction.
       call: seconds that every operation costs besides; they decide nothing between methods.
@@ -71,6 +73,7 @@ class Profile:
 
     shm: Link = SHM
     tcp: Link = TCP
+    crowd: float = 1.0
     copy: float = 1 / 12e9
     reduce: float = 1 / 20e9
     call: float = 0.0
@@ -128,6 +131,10 @@ def _read(kind: type, found: Any, where: str) -> dict[str, Any]:
             if not isinstance(value, list):
                 raise ValueError(f"{where}: hosts is not a list")
             result[name] = tuple(_seconds(one, f"{where}: hosts", positive=True) for one in value)
+        elif name == "crowd":
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
+                raise ValueError(f"{where}: crowd is {value!r}, not a number from 1 on")
+            result[name] = float(value)
         else:
             result[name] = _seconds(value, f"{where}: {name}")
     return result

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The costs that all ranks of a world plan with: built-in, from a file, or measured here once and kept (``JHETCC_PROFILE``).
 
-Measured by one rank of each process: a pair of processes on every host, pairs of neighbouring hosts, a rank of every host
-alone, the ranks of every cluster that has a library, one kind after the other. Everybody gets the table of what was
+Measured by one rank of each process: a pair of processes on every host, pairs of neighbouring hosts, a few hosts all at once,
+a rank of every host alone, the ranks of every cluster that has a library, one kind after the other. Everybody gets the table of what was
 found and takes the medians, and of each host's link the best of its pairs, so all hold the same profile; hashes are
 compared before it is used.
 """
@@ -28,7 +28,7 @@ from jhetcc.errors import BadArgumentError
 from jhetcc.planner import Library, Link, Profile
 from jhetcc.schedule import fnv1a
 from jhetcc.world import state
-from jhetcc.world.measuring import Room, library_costs, link_costs, memory_costs
+from jhetcc.world.measuring import Room, crowd_costs, library_costs, link_costs, memory_costs
 
 if TYPE_CHECKING:
     from jhetcc.topology import Topology
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Pairs", "adopt", "combined", "measure", "meeting", "pairs_of", "settle", "steadier", "topology_hash"]
 
 _log = logging.getLogger("jhetcc")
-_COSTS = ("shm_alpha", "shm_beta", "tcp_alpha", "host_beta", "call", "copy", "reduce")
+_COSTS = ("shm_alpha", "shm_beta", "tcp_alpha", "host_beta", "call", "copy", "reduce", "crowd_beta")
+_CROWD_HOSTS = 4  # enough to see how links are shared
 _DIGITS = 3  # that are kept of a measurement
 _UNSTEADY = 2.0  # times: two measurements of an idle machine differ by less
 _ALIKE = 1.25  # links of hosts that differ by less are taken for equal ones
@@ -46,11 +47,13 @@ _ALIKE = 1.25  # links of hosts that differ by less are taken for equal ones
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """World ranks that measure: neighbours on hosts, neighbours between hosts in turns, and one alone on each host."""
+    """World ranks that measure: neighbours on hosts, neighbours between hosts in turns, one alone on each host, and those of
+    three hosts or four that all talk at once."""
 
     near: tuple[tuple[int, int], ...]
     far: tuple[tuple[tuple[int, int], ...], ...]
     alone: tuple[int, ...]
+    crowd: tuple[int, ...] = ()
 
 
 def pairs_of(hosts: Sequence[int], processes: Sequence[int]) -> Pairs:
@@ -62,7 +65,7 @@ def pairs_of(hosts: Sequence[int], processes: Sequence[int]) -> Pairs:
 
     Example:
       >>> pairs_of([0, 0, 0, 1, 2], [0, 0, 1, 2, 3])
-      Pairs(near=((0, 2),), far=(((0, 3),), ((3, 4),), ((4, 0),)), alone=(0, 3, 4))
+      Pairs(near=((0, 2),), far=(((0, 3),), ((3, 4),), ((4, 0),)), alone=(0, 3, 4), crowd=(0, 2, 3, 4))
     """
     on: dict[int, list[int]] = {}
     for rank, host in enumerate(hosts):
@@ -77,7 +80,9 @@ def pairs_of(hosts: Sequence[int], processes: Sequence[int]) -> Pairs:
     neighbours = list(itertools.pairwise(alone))
     around = [(alone[-1], alone[0])] if len(alone) > 2 else []  # so that a slow host between two others hides neither
     far = tuple(tuple(turn) for turn in (neighbours[0::2], neighbours[1::2], around) if turn)
-    return Pairs(tuple(near), far, alone)
+    some = set(alone[:_CROWD_HOSTS])
+    crowd = sorted(some | {rank for pair in near if pair[0] in some for rank in pair}) if len(some) > 2 else ()
+    return Pairs(tuple(near), far, alone, tuple(crowd))
 
 
 def combined(rows: np.ndarray, libraries: Sequence[str], hosts: Sequence[int] = ()) -> Profile:
@@ -91,7 +96,7 @@ def combined(rows: np.ndarray, libraries: Sequence[str], hosts: Sequence[int] = 
       hosts: of each process.
 
     Example:
-      >>> combined(np.full((2, 7), np.nan), []) == Profile()
+      >>> combined(np.full((2, 8), np.nan), []) == Profile()
       True
     """
     known: dict[str, float] = {}
@@ -110,6 +115,7 @@ def combined(rows: np.ndarray, libraries: Sequence[str], hosts: Sequence[int] = 
     return Profile(
         shm=Link(known.get("shm_alpha", built_in.shm.alpha), known.get("shm_beta", built_in.shm.beta)),
         tcp=Link(known.get("tcp_alpha", built_in.tcp.alpha), known.get("host_beta", built_in.tcp.beta)),
+        crowd=_kept(max(1.0, known["crowd_beta"] / known["host_beta"])) if "crowd_beta" in known else built_in.crowd,
         copy=known.get("copy", built_in.copy),
         reduce=known.get("reduce", built_in.reduce),
         call=known.get("call", built_in.call),
@@ -176,6 +182,9 @@ def measure(world: World, everybody: Communicator) -> Profile:
             everybody.barrier()
     found = _among(world, [(rank,) for rank in pairs.alone], memory_costs)
     row[5:7] = row[5:7] if found is None else found
+    everybody.barrier()
+    found = _among(world, [pairs.crowd], crowd_costs)
+    row[7:8] = row[7:8] if found is None else found
     for shape in clusters:
         everybody.barrier()
         found = _among(world, [shape.ranks], library_costs)

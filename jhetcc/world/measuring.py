@@ -7,7 +7,9 @@ costs besides then falls out, and is measured as a cost of its own.
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +20,18 @@ from jhetcc.schedule import Builder, Operation, Plan, Schedule
 if TYPE_CHECKING:
     from jhetcc.world.world import World
 
-__all__ = ["Room", "library_costs", "link_costs", "memory_costs", "native_calls", "ping", "slope"]
+__all__ = ["Room", "crowd_costs", "library_costs", "link_costs", "memory_costs", "native_calls", "ping", "slope"]
 
 Build = Callable[[Builder], object]
 
 _ROUNDS = (2, 34)
 _LINK_BYTES = (256 << 10, 2 << 20)
+_CROWD_BYTES = (8, 256 << 10)
 _MEMORY_BYTES = (512 << 10, 4 << 20)
 _NATIVE_BYTES = (64 << 10, 1 << 20)
 _NATIVE_CALLS = (1, 9)
 _CHUNK_BYTES = 512 << 10
-_MANY, _FEW = 25, 9  # repetitions of short and of long operations
+_MANY, _FEW, _CROWDED = 25, 9, 5  # repetitions of short and of long operations, and of those that fill all links
 
 
 class Room:
@@ -78,8 +81,8 @@ class Room:
         return run
 
 
-def seconds(runs: Sequence[Callable[[], Any]], times: int) -> list[float]:
-    """The least of each, run in turns after one turn that warms up.
+def seconds(runs: Sequence[Callable[[], Any]], times: int, of: Callable[[Sequence[float]], float] = min) -> list[float]:
+    """The least of each (or what ``of`` takes), run in turns after one turn that warms up.
 
     Others on the machine make runs longer, never shorter; in turns they hit all alike.
     """
@@ -90,7 +93,7 @@ def seconds(runs: Sequence[Callable[[], Any]], times: int) -> list[float]:
             run()
             if turn:
                 many.append(time.perf_counter() - begin)
-    return [min(many) for many in found]
+    return [of(many) for many in found]
 
 
 def slope(first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -116,6 +119,17 @@ def exchange(b: Builder) -> None:
     """Both of two ranks send all they have to each other."""
     b.send(1 - b.rank, b.input(), b.input_bytes)
     b.recv(1 - b.rank, b.output(), b.output_bytes)
+
+
+def abroad(b: Builder, hosts: Sequence[int]) -> None:
+    """An all_to_all of those parts only that go to other hosts."""
+    nbytes = b.input_bytes // b.size
+    for step in range(1, b.size):
+        to, source = (b.rank + step) % b.size, (b.rank - step) % b.size
+        if hosts[to] != hosts[b.rank]:
+            b.send(to, b.input(to * nbytes), nbytes)
+        if hosts[source] != hosts[b.rank]:
+            b.recv(source, b.output(source * nbytes), nbytes)
 
 
 def add_halves(b: Builder) -> None:
@@ -149,6 +163,18 @@ def link_costs(room: Room) -> tuple[float, float, float]:
     alpha = slope((_ROUNDS[0], few), (_ROUNDS[1], many))
     runs = [room.operation(f"ppermute(b8[{n}], {both})", "exchange", exchange) for n in _LINK_BYTES]
     return alpha, _slope(_LINK_BYTES, runs, _FEW), max(few - _ROUNDS[0] * alpha, 0.0)
+
+
+def crowd_costs(room: Room) -> tuple[float]:
+    """(seconds a byte of a host's link) while all ranks of a room send to all that are on other hosts.
+
+    How links share what comes from several hosts differs from turn to turn, so it is the median.
+    """
+    hosts, size = room.comm.layout.hosts, room.comm.size
+    runs = [room.operation(f"all_to_all(b8[{size},{n}])", "crowd", lambda b: abroad(b, hosts), n) for n in _CROWD_BYTES]
+    less, more = seconds(runs, _CROWDED, statistics.median)
+    busiest = max(count * (size - count) for count in Counter(hosts).values())
+    return (slope((_CROWD_BYTES[0], less), (_CROWD_BYTES[1], more)) / busiest,)
 
 
 def memory_costs(room: Room) -> tuple[float, float]:

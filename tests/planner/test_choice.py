@@ -60,9 +60,10 @@ def test_each_host_has_a_link_of_its_own():
     nbytes, hosts = 4 << 20, (0, 0, 1, 2)
     layout = Layout(hosts, profile)
 
-    def seconds(name, method, hosts=hosts, **keys):
+    def seconds(name, method, hosts=hosts, crowd=1.0, **keys):
         dims = (1 << 20,) if name != "psum_scatter" else (len(hosts), (1 << 20) // len(hosts))
-        return dict(candidates(Operation(name, "f32", dims, **keys), Layout(hosts, profile)))[method] / nbytes
+        where = Layout(hosts, dataclasses.replace(profile, crowd=crowd))
+        return dict(candidates(Operation(name, "f32", dims, **keys), where))[method] / nbytes
 
     # From host 0 two copies leave, and one arrives at each of the others; from host 2 three leave.
     assert seconds("broadcast", "direct", root=0) == pytest.approx(4e-9)
@@ -71,6 +72,9 @@ def test_each_host_has_a_link_of_its_own():
     assert seconds("broadcast", "tree", (0, 0, 1, 1), root=0) == pytest.approx(2e-9)
     assert seconds("all_gather", "direct") == pytest.approx(3 * 4e-9)
     assert seconds("all_gather", "direct", (0, 0, 1)) == pytest.approx(2 * 2e-9)
+    assert seconds("all_gather", "direct", crowd=1.5) == pytest.approx(3 * 4e-9 * 1.5)
+    assert seconds("all_gather", "direct", (0, 0, 1), crowd=1.5) == pytest.approx(2 * 2e-9)
+    assert seconds("all_gather", "ring", crowd=1.5) == seconds("all_gather", "ring")
     assert seconds("all_gather", "ring", (0, 1, 0, 1)) == pytest.approx(3 * 2 * 2e-9)
     assert seconds("psum", "halving_doubling", (0, 1, 1, 0)) == pytest.approx(2 * (1 / 2 + 1 / 4) * 2 * 2e-9)
     assert [layout.beta_of(host) for host in (0, 1, 2, 3)] == [1e-9, 2e-9, 4e-9, 4e-9]

@@ -54,6 +54,20 @@ def test_two_single_ranks_cost_what_their_link_and_sum_cost():
     assert predicted(near, 1 << 20) == pytest.approx(chunked + 31 * 2 * half / 32 * PROFILE.reduce)
 
 
+def test_a_crowd_of_hosts_slows_what_all_send_to_all_and_nothing_else():
+    free = Profile(shm=Link(0, 0), tcp=Link(0, 1e-9), copy=0, reduce=0)
+    crowded = dataclasses.replace(free, crowd=1.25)
+    gather, spread = Operation("all_gather", "f32", (1 << 20,)), Operation("broadcast", "f32", (1 << 20,), root=0)
+    for operation, sizes, times in (
+        (BIG, (1, 1), 1),
+        (BIG, (2, 2, 2), 1.25),
+        (gather, (2, 2, 2), 1.25),
+        (spread, (2, 2, 2), 1),
+    ):
+        alone, together = (predicted(two(sizes, profile=one), 64 << 20, operation=operation) for one in (free, crowded))
+        assert together == pytest.approx(times * alone), (operation, sizes)
+
+
 def test_links_inside_a_cluster_do_both_stages_at_once_where_their_directions_differ():
     """Two hosts a cluster: with one border the contributions come to it while results leave it; with two, both go both ways."""
     free = dataclasses.replace(PROFILE, tcp=Link(0, 1e-9), copy=0, reduce=0)
@@ -192,7 +206,7 @@ def test_plans_do_not_depend_on_the_process():
 def test_profiles_are_values_with_a_text_and_a_hash():
     assert Profile.from_json(PROFILE.to_json()) == PROFILE != Profile()
     assert Profile.from_json('{"form": 1}') == Profile()
-    unlike = dataclasses.replace(PROFILE, hosts=(1e-9, 2e-9))
+    unlike = dataclasses.replace(PROFILE, hosts=(1e-9, 2e-9), crowd=1.2)
     assert Profile.from_json(unlike.to_json()) == unlike
     assert PROFILE.hash == Profile.from_json(json.dumps(json.loads(PROFILE.to_json()), indent=3)).hash
     others = [dataclasses.replace(PROFILE, copy=1e-9), dataclasses.replace(PROFILE, libraries=()), Profile()]
@@ -214,6 +228,7 @@ def test_profiles_are_values_with_a_text_and_a_hash():
         ('{"form": 1, "tcp": {"alpha": 1}}', "alpha and beta"),
         ('{"form": 1, "hosts": 1e-9}', "hosts is not a list"),
         ('{"form": 1, "hosts": [1e-9, 0]}', "hosts is 0, not seconds"),
+        ('{"form": 1, "crowd": 0.9}', "crowd is 0.9, not a number from 1 on"),
         ('{"form": 1, "libraries": []}', "libraries"),
         ('{"form": 1, "libraries": {"a": {"gamma": 1}}}', "a: no cost 'gamma'"),
     ],

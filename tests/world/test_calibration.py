@@ -26,17 +26,25 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("hosts", "processes", "near", "far", "alone"),
+    ("hosts", "processes", "near", "far", "alone", "crowd"),
     [
-        ([0], [0], (), (), (0,)),
-        ([0, 0, 0], [0, 0, 0], ((0, 1),), (), (0,)),
-        ([0, 0, 0, 0], [0, 0, 1, 2], ((0, 2),), (), (0,)),
-        ([0, 1, 0, 1], [0, 1, 2, 3], ((0, 2), (1, 3)), (((0, 1),),), (0, 1)),
-        ([0, 1, 2, 3], [0, 1, 2, 3], (), (((0, 1), (2, 3)), ((1, 2),), ((3, 0),)), (0, 1, 2, 3)),
+        ([0], [0], (), (), (0,), ()),
+        ([0, 0, 0], [0, 0, 0], ((0, 1),), (), (0,), ()),
+        ([0, 0, 0, 0], [0, 0, 1, 2], ((0, 2),), (), (0,), ()),
+        ([0, 1, 0, 1], [0, 1, 2, 3], ((0, 2), (1, 3)), (((0, 1),),), (0, 1), ()),
+        ([0, 1, 2, 3], [0, 1, 2, 3], (), (((0, 1), (2, 3)), ((1, 2),), ((3, 0),)), (0, 1, 2, 3), (0, 1, 2, 3)),
+        (
+            [0, 1, 2, 2, 0],
+            [0, 1, 2, 3, 4],
+            ((0, 4), (2, 3)),
+            (((0, 1),), ((1, 2),), ((2, 0),)),
+            (0, 1, 2),
+            (0, 1, 2, 3, 4),
+        ),
     ],
 )
-def test_who_measures(hosts, processes, near, far, alone):
-    assert calibration.pairs_of(hosts, processes) == calibration.Pairs(near, far, alone)
+def test_who_measures(hosts, processes, near, far, alone, crowd):
+    assert calibration.pairs_of(hosts, processes) == calibration.Pairs(near, far, alone, crowd)
 
 
 def test_nobody_measures_twice_at_a_time():
@@ -45,13 +53,14 @@ def test_nobody_measures_twice_at_a_time():
         ranks = [rank for pair in turn for rank in pair]
         assert len(set(ranks)) == len(ranks)
     assert len(pairs.near) == 10 and sum(len(turn) for turn in pairs.far) == 10
+    assert pairs.crowd == (0, 1, 3, 4, 6, 7, 9, 10)  # of four hosts
 
 
 def test_medians_do_not_depend_on_who_measured_and_are_measured_ones():
-    rows = np.full((3, 10), NAN)
+    rows = np.full((3, 11), NAN)
     rows[:, 0] = [3e-6, 1.23456e-6, NAN]
     rows[:, 5] = [2e-11, 4e-11, 3e-11]
-    rows[1, 7:] = [1e-5, 2e-10, 3e-10]
+    rows[1, 8:] = [1e-5, 2e-10, 3e-10]
     profile = calibration.combined(rows, ["mpi"])
     assert profile.shm == Link(1.23e-6, Profile().shm.beta) and profile.copy == 3e-11
     assert profile.tcp == Profile().tcp and profile.reduce == Profile().reduce
@@ -61,14 +70,14 @@ def test_medians_do_not_depend_on_who_measured_and_are_measured_ones():
 
 @pytest.mark.parametrize("slow", [0, 1, 2, 3])
 def test_the_slowest_link_between_hosts_counts_wherever_it_is(slow):
-    rows = np.full((4, 7), NAN)
+    rows = np.full((4, 8), NAN)
     rows[:, 2], rows[:, 3], rows[slow, 3] = [3e-5, 1e-5, 2e-5, 9e-5], 1e-9, 5e-9
     assert calibration.combined(rows, []).tcp == Link(2e-5, 5e-9)
 
 
 def test_hosts_whose_links_differ_have_their_own_costs():
     """A slow host between two fast ones, who measured each other, too; small differences are noise."""
-    rows = np.full((5, 7), NAN)
+    rows = np.full((5, 8), NAN)
     rows[:, 3] = [1.0004e-9, NAN, 4e-9, 1.1e-9, 3.9e-9]  # processes 0 and 1 share a host, as 2 and 4 do
     hosts = [0, 0, 1, 2, 1]
     assert calibration.combined(rows, [], hosts).hosts == (1e-9, 3.9e-9, 1.1e-9)
@@ -77,6 +86,14 @@ def test_hosts_whose_links_differ_have_their_own_costs():
     assert calibration.combined(rows, [], hosts).hosts == ()
     rows[0, 3] = NAN  # nothing is known of its link
     assert calibration.combined(rows, [], hosts).hosts == ()
+
+
+def test_a_crowd_costs_what_links_lose_by_it_and_no_less_than_nothing():
+    rows = np.full((3, 8), NAN)
+    rows[:, 3], rows[:, 7] = 4e-9, [4.4e-9, 5e-9, NAN]
+    assert calibration.combined(rows, []).crowd == 1.1
+    rows[:, 7] = 3.9e-9
+    assert calibration.combined(rows, []).crowd == 1.0
 
 
 def test_noise_makes_no_cost_of_nothing_or_less():
@@ -124,11 +141,21 @@ def written(operation, size, write, chunk=16):
     return made
 
 
+def home(b):
+    """What a rank sends to itself."""
+    part = b.input_bytes // b.size
+    b.copy(b.output(b.rank * part), b.input(b.rank * part), part)
+
+
 def test_schedules_of_measurements_do_what_they_are_named_for():
     exchange = Operation("ppermute", "b8", (70,), perm=((0, 1), (1, 0)))
     prove(exchange, written(exchange, 2, measuring.exchange), in_place=False)
     for operation in (Operation("broadcast", "b8", (70,), root=0), Operation("reduce", "f32", (20,), op="sum", root=0)):
         prove(operation, written(operation, 3, measuring.native_calls), in_place=False)
+    everywhere = Operation("all_to_all", "b8", (5, 14))
+    prove(everywhere, written(everywhere, 5, lambda b: measuring.abroad(b, range(5)) or home(b)), in_place=False)
+    some = written(everywhere, 5, lambda b: measuring.abroad(b, [0, 0, 1, 2, 2]))
+    assert [int((s.kind == SEND).sum()) for s in some] == [3, 3, 4, 3, 3]
     rounds = written(Operation("ppermute", "b8", (56,), perm=()), 2, lambda b: measuring.ping(b, 7, 8))
     check_marked_graph(dict(enumerate(rounds)))
     assert [int((s.kind == SEND).sum()) for s in rounds] == [4, 3]
@@ -177,7 +204,7 @@ def test_all_ranks_hold_what_was_measured_once(pools, tmp_path):
     pool, cache = pools(1, 1, 1), tmp_path / "made" / "when needed"
     profile, ran = run_measured(pool, "aab", cache)
     built_in = Profile()
-    assert ran == 1
+    assert ran == 1 and profile.crowd == 1.0  # two hosts are none
     for name in ("shm", "tcp", "copy", "reduce"):
         assert getattr(profile, name) != getattr(built_in, name), (name, profile)
     for cost in (*vars(profile.shm).values(), *vars(profile.tcp).values(), profile.copy, profile.reduce):
@@ -188,6 +215,11 @@ def test_all_ranks_hold_what_was_measured_once(pools, tmp_path):
     # Another arrangement is another topology.
     other, ran = run_measured(pool, "aaa", cache)
     assert ran == 1 and other.tcp == built_in.tcp and len(list(cache.iterdir())) == 2
+
+
+def test_three_hosts_are_a_crowd(pools, tmp_path):
+    profile, _ = run_measured(pools(1, 1, 1), "abc", tmp_path)
+    assert 1.0 <= profile.crowd < 100
 
 
 def test_what_was_kept_and_is_damaged_is_measured_again(pools, tmp_path):
