@@ -154,8 +154,8 @@ class Copy(Raw):
     def step(self, case, source, target):
         from jhetcc import _core
 
-        if case.operation != "all_reduce":
-            raise NotImplementedError("the floor is measured along with all_reduce")
+        if case.operation not in ("all_reduce", "sendrecv"):
+            raise NotImplementedError("the floor is measured along with all_reduce and sendrecv")
         size = -(-case.bytes // 4) * 4
         left, right = np.ones(size, np.uint8), np.ones(size, np.uint8)
         return lambda: _core.copy_past_caches(right, left)

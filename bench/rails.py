@@ -146,7 +146,7 @@ class Bench:
     # -- a path is lost in the middle of operations, and comes back
     def lost(self, part, take, give):
         o = self.options
-        stalls, threes, backs = [], [], []
+        stalls, agains, threes, backs = [], [], [], []
         for turn in range(o.rounds):
             players = job(self.network, o.links, 7110 + turn)
             link = 1 + turn % (o.links - 1)
@@ -162,15 +162,17 @@ class Bench:
             events = [event for told in players.all("events") for event in told]
             paths = players.all("paths")
             players.close()
-            self._judge(part, streams[0], at, back_at, events, paths, link, (stalls, threes, backs))
+            self._judge(part, streams[0], at, back_at, events, paths, link, (stalls, agains, threes, backs))
         whole = statistics.median(backs) if backs else float("nan")
         self.row(part, "stall, median", 1e3 * statistics.median(stalls), "ms", all=stalls)
         self.row(part, "stall, longest", 1e3 * max(stalls), "ms")
+        if agains:
+            self.row(part, "until its stripes go again, median", 1e3 * statistics.median(agains), "ms", all=agains)
         self.row(part, "rate without it / expected share", 100 * statistics.median(threes), "%", all=threes)
         self.row(part, "rate 2 s after its return / before", 100 * whole, "%", all=backs)
 
     def _judge(self, part, stream, at, back_at, events, paths, link, found):
-        stalls, threes, backs = found
+        stalls, agains, threes, backs = found
         links = self.options.links
         # Of the path that carried bytes; spare ones are found out when they are probed.
         lost = [
@@ -180,6 +182,9 @@ class Bench:
         if not lost:
             raise RuntimeError(f"{part}: inconclusive: no path was lost after link {link} was taken; paths {paths}")
         stalls.append(max(event["time_ns"] / 1e9 for event in lost) - at)
+        again = [e["time_ns"] / 1e9 for e in events if e["event"] == "resent" and at <= e["time_ns"] / 1e9 < back_at]
+        if again:  # the path may have been lost with nothing on it
+            agains.append(min(again) - at)
 
         def rate(begin, end):
             inside = [(t, sum(b)) for t, b in stream if begin <= t <= end]
