@@ -72,8 +72,14 @@ void Acceptor::Loop::drop(const Address& remote, const Status& why) {
   ++untold_;
   last_untold_ = line;
   tell(clock_.nowNs());
+  keep(std::move(line));
   std::lock_guard lock(mutex_);
   ++counts_.dropped;
+}
+
+void Acceptor::Loop::keep(std::string line) {
+  std::lock_guard lock(mutex_);
+  if (!drops_.empty() && drops_.back() == line) return;
   drops_.push_back(std::move(line));
   if (drops_.size() > kDropsMax) drops_.pop_front();
 }

@@ -118,6 +118,7 @@ void Acceptor::Loop::acceptWaiting(int64_t now_ns) {
     if (!accepted.isOk()) {
       accept_again_ns_ = now_ns + kAcceptRestNs;
       JHETCC_LOG(kWarn, "net", accepted.status().message());
+      keep(accepted.status().message());  // who waits for a caller in vain learns why
       return;
     }
     if (!accepted.value()) return;

@@ -62,6 +62,7 @@ class Acceptor::Loop {
   Outcome flush(Pending& pending, Status* why);
   void finish(Pending& pending);
   void drop(const Address& remote, const Status& why);
+  void keep(std::string line);
   void tell(int64_t now_ns);
 
   AcceptorConfig config_;

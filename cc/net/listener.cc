@@ -54,7 +54,7 @@ Result<std::optional<Accepted>> Listener::accept() {
       case ENOMEM:
         return Status(
             Kind::kResource, Scope::kProcess, "accept",
-            "cannot accept on " + address_.text() + ": " + systemText(errno) + "; raise the limit (ulimit -n)");
+            "cannot accept on " + address_.text() + ": " + systemText(errno));
       case EBADF:
       case EINVAL:
       case ENOTSOCK:

@@ -187,7 +187,7 @@ void Paths::Loop::takeResults() {
 }
 
 void Paths::Loop::takeFailure(const Attempt& attempt, const Status& why) {
-  const bool is_final = why.kind() == Kind::kBadArgument;
+  const bool is_final = why.kind() == Kind::kBadArgument || why.kind() == Kind::kResource;
   rail::Bundle* bundle = nullptr;
   {
     std::lock_guard lock(mutex_);

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jhetcc import _core, config
-from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError
+from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, ResourceError
 from jhetcc.world.detect import split_address
 from jhetcc.world.members import Member
 from jhetcc.world.nics import Nic, ways
@@ -100,7 +100,8 @@ class Connections:
         """
 
         def failed(other: Member | None, error: Error) -> Error:
-            raise_if_ended()
+            if not isinstance(error, ResourceError):  # that follows from nothing elsewhere
+                raise_if_ended()
             them = f"process {other.process_id} ({other.place})" if other else "the others"
             return type(error)(
                 f"process {me.process_id} ({me.place}) and {them} do not connect: {error}",

@@ -102,7 +102,9 @@ def case_no_route(address, key, own):
     return refused.value.code, str(refused.value), time.monotonic() - begun
 
 
-@pytest.mark.parametrize("own", [({"interface": "lo"}, {}), ({}, {"interface": "127.0.0.1"}), ({"interface": "lo"},) * 2])
+@pytest.mark.parametrize(
+    "own", [({"interface": "lo"}, {}), ({}, {"interface": "127.0.0.1"}), ({"interface": "lo"},) * 2]
+)
 def test_loopback_between_hosts(hosts, own):
     """Nobody waits for calls that cannot come: both fail at once, and say which process chose what."""
     both = hosts(2)

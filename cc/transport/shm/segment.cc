@@ -7,8 +7,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
+
+#include "base/system_text.h"
 
 namespace jhetcc::transport::shm {
 
@@ -22,7 +23,7 @@ uint64_t segmentBytes(uint32_t ring_bytes) { return kRingsOffset + 2 * (uint64_t
 
 Status systemError(Kind kind, const char* call, uint64_t bytes) {
   return Status(kind, Scope::kEndpoint, "shm_segment",
-                std::string("shared segment of ") + std::to_string(bytes) + " bytes: " + call + ": " + strerror(errno));
+                std::string("shared segment of ") + std::to_string(bytes) + " bytes: " + call + ": " + systemText(errno));
 }
 
 Status checkRingBytes(uint32_t ring_bytes) {
