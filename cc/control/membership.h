@@ -105,6 +105,7 @@ class Membership {
   void noteTime(int64_t now_ns);
   void adoptVerdict(const std::string& value);
   void giveUp();
+  Status leftOut(const std::string& why) const;
   void finishShrink(Status failure);
   void adoptSurvivors(const std::string& value);
 

@@ -13,10 +13,6 @@ namespace jhetcc::control {
 
 namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-std::string leftOutText(const std::string& communicator, const char* why) {
-  return "shrink() of \"" + communicator + "\": " + why + "; the others go on without this rank; init() again";
-}
 }  // namespace
 
 // A report says whether the member wants to go on, and for how long it will wait.
@@ -69,6 +65,12 @@ void Membership::makeShrinkDecision() {
   shrink_decision_ = std::make_unique<Decision>(config_.self, size_, silence_ns_, std::move(hooks));
 }
 
+/// For good: asking again would end alike.
+Status Membership::leftOut(const std::string& why) const {
+  return Status(Kind::kDisconnected, Scope::kProcess, "shrink_left_out",
+                "shrink() of \"" + config_.communicator + "\": " + why + "; init() again");
+}
+
 void Membership::finishShrink(Status failure) {
   joined_ = false;
   shrink_failure_ = std::move(failure);
@@ -83,17 +85,13 @@ void Membership::adoptSurvivors(const std::string& value) {
   }
   survivors.epoch = config_.epoch + 1;
   if (!members[static_cast<size_t>(config_.self)]) {
-    shrink_failure_ = Status(Kind::kDisconnected, Scope::kProcess, "shrink_left_out",
-                             leftOutText(config_.communicator, "this rank asked after the others had agreed"));
+    shrink_failure_ = leftOut("this rank asked after the others had agreed; they go on without it");
   } else if (!joined_) {
     // Counted in, but its own deadline passed first. The new communicator's birth fails on the others, by its own
     // deadline.
-    shrink_failure_ = Status(Kind::kTimeout, Scope::kProcess, "shrink_left_out",
-                             leftOutText(config_.communicator, "the agreement came after this rank's deadline"));
+    shrink_failure_ = leftOut("the agreement came after this rank's deadline; the others go on without this rank");
   } else if (survivors.members.size() == 1 && !(agreed_ && agreed_->confirmed)) {
-    shrink_failure_ =
-        Status(Kind::kDisconnected, Scope::kProcess, "shrink_failed",
-               leftOutText(config_.communicator, "no other rank answered, so they may have given up on this one"));
+    shrink_failure_ = leftOut("no other rank answered, so others may go on without this rank");
   } else {
     survivors_ = std::move(survivors);
   }
@@ -110,8 +108,7 @@ void Membership::beginShrink(int64_t deadline_ns, int64_t now_ns) {
     return;
   }
   if (isOut(config_.self)) {
-    shrink_failure_ = Status(Kind::kDisconnected, Scope::kProcess, "shrink_left_out",
-                             leftOutText(config_.communicator, "this rank was declared lost by the others"));
+    shrink_failure_ = leftOut("this rank was declared lost by the others, which go on without it");
     return;
   }
   if (shrink_decision_->hasValue()) return;  // decided without this member; shrinkFailure() says so already

@@ -66,26 +66,54 @@ std::vector<std::string> Acceptor::Loop::recentDrops() const {
   return {drops_.begin(), drops_.end()};
 }
 
-void Acceptor::Loop::drop(const Address& remote, const Status& why) {
+/// A connection that just ends proves nothing, either way: a link that fails cuts handshakes of our own, too, before
+/// the first byte or after. Nor is one a stranger's who has proven to be of this job.
+bool Acceptor::Loop::mayBeOurs(const Pending& pending, const Status& why) const {
+  if (why.code() == "stale_epoch" || why.code() == "wrong_rank" || why.code() == "role_mismatch") return true;
+  if (why.kind() != Kind::kDisconnected && why.kind() != Kind::kTimeout) return false;
+  return !pending.handshake.hasHello() || (config_.is_known && config_.is_known(pending.handshake.peer()));
+}
+
+void Acceptor::Loop::drop(const Address& remote, const Status& why, bool may_be_ours) {
   std::string line = remote.text() + ": " + why.message();
   JHETCC_LOG(kDebug, "net", "dropped a connection from " + line);
-  ++untold_;
-  last_untold_ = line;
+  Lines& lines = may_be_ours ? perhaps_ours_ : strangers_;
+  ++lines.untold;
+  lines.last = line;
   tell(clock_.nowNs());
+  keep(std::move(line));
   std::lock_guard lock(mutex_);
   ++counts_.dropped;
+}
+
+void Acceptor::Loop::keep(std::string line) {
+  std::lock_guard lock(mutex_);
+  if (!drops_.empty() && drops_.back() == line) return;
   drops_.push_back(std::move(line));
   if (drops_.size() > kDropsMax) drops_.pop_front();
 }
 
 void Acceptor::Loop::tell(int64_t now_ns) {
-  if (untold_ == 0 || now_ns < tell_again_ns_) return;
-  JHETCC_LOG(kWarn, "net",
-             (untold_ == 1 ? "turned a stranger away at "
-                           : "turned " + std::to_string(untold_) + " strangers away since the last such line, at ") +
-                 address().text() + (untold_ == 1 ? ": " : ", the last one: ") + last_untold_);
-  untold_ = 0;
-  tell_again_ns_ = now_ns + kTellNs;
+  const std::string strange = lineOf(strangers_, now_ns, "turned a stranger away", "turned % strangers away");
+  if (!strange.empty()) JHETCC_LOG(kWarn, "net", strange);
+  const std::string broken = lineOf(perhaps_ours_, now_ns, "a connection that may have been our own came to nothing",
+                                    "% connections that may have been our own came to nothing");
+  if (!broken.empty()) JHETCC_LOG(kInfo, "net", broken);
+}
+
+/// The line that is due, or nothing.
+std::string Acceptor::Loop::lineOf(Lines& lines, int64_t now_ns, const char* one, const char* several) const {
+  if (lines.untold == 0 || now_ns < lines.again_ns) return "";
+  std::string text = one;
+  if (lines.untold > 1) {
+    text = several;
+    text.replace(text.find('%'), 1, std::to_string(lines.untold));
+    text += " since the last such line,";
+  }
+  text += " at " + address().text() + (lines.untold == 1 ? ": " : ", the last one: ") + lines.last;
+  lines.untold = 0;
+  lines.again_ns = now_ns + kTellNs;
+  return text;
 }
 
 void Acceptor::Loop::finish(Pending& pending) {

@@ -37,6 +37,9 @@ struct AcceptorConfig {
   const Clock* clock = nullptr;  ///< null: the system's
   /// If set, proven connections go there, on the acceptor's thread, and take() finds none.
   std::function<void(Connection)> on_connection = {};
+  /// Whether one of the job's own would say this of itself, so that a handshake of its that breaks off, as at a link
+  /// that fails, is not told as a stranger's. On the acceptor's thread.
+  std::function<bool(const Identity&)> is_known = {};
 };
 
 struct AcceptorCounts {

@@ -60,7 +60,9 @@ bool Acceptor::Loop::mayAccept(int64_t now_ns) const {
 int64_t Acceptor::Loop::nextEventNs(int64_t now_ns) const {
   int64_t next_ns = now_ns < accept_again_ns_ ? accept_again_ns_ : INT64_MAX;
   for (const Pending& pending : pending_) next_ns = std::min(next_ns, pending.deadline_ns);
-  if (untold_ > 0) next_ns = std::min(next_ns, tell_again_ns_);
+  for (const Lines* lines : {&strangers_, &perhaps_ours_}) {
+    if (lines->untold > 0) next_ns = std::min(next_ns, lines->again_ns);
+  }
   return next_ns;
 }
 
@@ -88,14 +90,14 @@ void Acceptor::Loop::runUntilStopped() {
                      std::string("it did not finish the handshake in time (") +
                          (pending->handshake.hasHello() ? "it never proved the job secret" : "it stayed silent") + ")");
       }
-      if (outcome == Outcome::kDropped) drop(pending->socket.remote, why);
+      if (outcome == Outcome::kDropped) drop(pending->socket.remote, why, mayBeOurs(*pending, why));
       if (outcome == Outcome::kDone) finish(*pending);
       pending = outcome == Outcome::kWaiting ? std::next(pending) : pending_.erase(pending);
     }
     if (entries[1].revents != 0) acceptWaiting(now_ns);
     tell(now_ns);
   }
-  tell_again_ns_ = INT64_MIN;
+  strangers_.again_ns = perhaps_ours_.again_ns = INT64_MIN;
   tell(clock_.nowNs());
 }
 
@@ -106,7 +108,8 @@ bool Acceptor::Loop::makeRoom() {
   if (silent == pending_.end()) return false;
   drop(silent->socket.remote,
        Status(Kind::kResource, Scope::kEndpoint, "handshake_crowded",
-              "it stayed silent while " + std::to_string(config_.pending_max) + " connections were waiting"));
+              "it stayed silent while " + std::to_string(config_.pending_max) + " connections were waiting"),
+       false);
   pending_.erase(silent);
   return true;
 }
@@ -118,6 +121,7 @@ void Acceptor::Loop::acceptWaiting(int64_t now_ns) {
     if (!accepted.isOk()) {
       accept_again_ns_ = now_ns + kAcceptRestNs;
       JHETCC_LOG(kWarn, "net", accepted.status().message());
+      keep(accepted.status().message());  // who waits for a caller in vain learns why
       return;
     }
     if (!accepted.value()) return;
@@ -127,7 +131,7 @@ void Acceptor::Loop::acceptWaiting(int64_t now_ns) {
     const Result<Nonce> nonce = randomNonce();
     for (const Status& status : {insecure, tuned.status(), nonce.status()}) {
       if (!status.isOk() && socket.fd.isOpen()) {
-        drop(socket.remote, status);
+        drop(socket.remote, status, status.kind() == Kind::kDisconnected);
         socket.fd.reset();
       }
     }

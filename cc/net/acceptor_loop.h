@@ -46,6 +46,12 @@ class Acceptor::Loop {
     bool isSending() const { return sent < to_send.size() || (stage == Stage::kTls && tls_wants_write); }
     Stream stream() const { return {socket.fd.get(), stage == Stage::kFrames ? tls.get() : nullptr}; }
   };
+  /// The log's lines about drops of one sort; strangers cannot fill it.
+  struct Lines {
+    int64_t again_ns = INT64_MIN;
+    uint64_t untold = 0;
+    std::string last;
+  };
   enum class Outcome { kWaiting, kDone, kDropped };
 
   void run();
@@ -61,8 +67,11 @@ class Acceptor::Loop {
   Outcome receiveSome(Pending& pending, Status* why);
   Outcome flush(Pending& pending, Status* why);
   void finish(Pending& pending);
-  void drop(const Address& remote, const Status& why);
+  bool mayBeOurs(const Pending& pending, const Status& why) const;
+  void drop(const Address& remote, const Status& why, bool may_be_ours);
+  void keep(std::string line);
   void tell(int64_t now_ns);
+  std::string lineOf(Lines& lines, int64_t now_ns, const char* one, const char* several) const;
 
   AcceptorConfig config_;
   SystemClock system_clock_;
@@ -72,9 +81,7 @@ class Acceptor::Loop {
   std::list<Pending> pending_;   ///< the loop's thread only; oldest first
   int64_t accept_again_ns_ = 0;  ///< out of descriptors: the listener rests until then
   static constexpr int64_t kTellNs = 10'000 * kNsPerMs;
-  int64_t tell_again_ns_ = INT64_MIN;  ///< strangers cannot fill a log
-  uint64_t untold_ = 0;
-  std::string last_untold_;
+  Lines strangers_, perhaps_ours_;
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> epoch_;
 

@@ -81,7 +81,8 @@ std::vector<std::string> partsOf(const std::string& spec) {
 Result<std::vector<Interface>> listInterfaces() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) {
-    return Status(Kind::kUnavailable, Scope::kProcess, "interfaces",
+    const bool has_run_out = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+    return Status(has_run_out ? Kind::kResource : Kind::kUnavailable, Scope::kProcess, "interfaces",
                   "cannot list the interfaces: " + systemText(errno));
   }
   std::vector<Interface> interfaces;

@@ -52,9 +52,8 @@ Result<std::optional<Accepted>> Listener::accept() {
       case ENFILE:
       case ENOBUFS:
       case ENOMEM:
-        return Status(
-            Kind::kResource, Scope::kProcess, "accept",
-            "cannot accept on " + address_.text() + ": " + systemText(errno) + "; raise the limit (ulimit -n)");
+        return Status(Kind::kResource, Scope::kProcess, "accept",
+                      "cannot accept on " + address_.text() + ": " + systemText(errno));
       case EBADF:
       case EINVAL:
       case ENOTSOCK:

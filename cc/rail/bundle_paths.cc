@@ -136,6 +136,7 @@ void Bundle::lose(Path& path, const Status& why) {
   path.is_opening = false;
   choosePrimary();
   path.lost_for = why.message();
+  path.status.is_ending = goodbye_order_ != 0;
   if (!peer_said_goodbye_) tell(path, "lost: " + path.lost_for);
   if (may_report) report(path, path.status.generation, kLost);
   path.taken.clear();
@@ -244,7 +245,7 @@ void Bundle::sendAgain(const Stripe& stripe) {
 void Bundle::giveUp(const Status& why) {
   std::string text = description_ + ": no path is left: ";
   for (const auto& path : paths_) {
-    text += (path == paths_.front() ? "path " : "; path ") + std::to_string(path->status.info.path) + " ";
+    text += (path == paths_.front() ? "" : "; ") + nameOf(path->status.info) + " ";
     if (!path->unreachable.isOk()) {
       text += path->unreachable.message();
     } else if (path->endpoint) {

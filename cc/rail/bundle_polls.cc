@@ -33,6 +33,13 @@ constexpr double kSlowSeconds = 0.02, kSlowTimes = 4;
 constexpr double kCrawlSeconds = 0.5;
 constexpr int64_t kCrawlNs = 500 * kNsPerMs;
 
+/// In a poll.
+struct Ended {
+  Path& path;
+  const transport::Endpoint* endpoint;
+  Status why;
+};
+
 std::string milliseconds(int64_t ns) { return std::to_string(ns / kNsPerMs) + " ms"; }
 
 }  // namespace
@@ -242,6 +249,7 @@ void Bundle::look(int64_t now_ns) {
 Status Bundle::poll(transport::EventSink& sink) {
   if (!broken_.isOk()) return peer_said_goodbye_ ? Status::ok() : broken_;
   sink_ = &sink;
+  std::vector<Ended> ended;
   for (size_t i = 0; i < paths_.size(); ++i) {
     Path& path = *paths_[i];
     if (!path.endpoint) continue;
@@ -250,9 +258,12 @@ Status Bundle::poll(transport::EventSink& sink) {
     transport::Endpoint* endpoint = path.endpoint.get();
     const Status status = endpoint->poll(path_sink);
     if (path.endpoint.get() != endpoint) continue;
-    if (!status.isOk()) lose(path, status);
+    if (!status.isOk()) ended.push_back({path, endpoint, status});
     path.given = 0;
     path.is_behind = path.endpoint && path.endpoint->wantsWrite();
+  }
+  for (const Ended& one : ended) {  // after all were heard: one of them may have brought the peer's goodbye
+    if (one.path.endpoint.get() == one.endpoint) lose(one.path, one.why);
   }
   const int64_t now = clock_.nowNs();
   if (now >= next_look_ns_) look(now);

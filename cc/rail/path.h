@@ -19,9 +19,15 @@ struct PathInfo {
   std::string local, remote;
 };
 
-/// Of every bundle whose ranks may reach each other by a third one.
+/// Of every bundle whose ranks may reach each other by a third one; `remote` then names that one.
 constexpr uint16_t kRelayPath = 0xFFFF;
 constexpr int kRelayTier = 0xFF;
+
+/// As people read it.
+inline std::string nameOf(const PathInfo& info) {
+  if (info.path != kRelayPath) return "path " + std::to_string(info.path);
+  return "path by way of " + (info.remote.empty() ? "a third rank" : info.remote);
+}
 
 enum class PathState : uint8_t {
   kLost,
@@ -44,6 +50,7 @@ struct PathStatus {
   uint32_t losses = 0;
   std::string last_event;
   int64_t last_event_ns = 0;
+  bool is_ending = false;  ///< this side has said goodbye: from then on a loss is what to expect
 };
 
 /// A part of an offer on its way over this path.

@@ -93,7 +93,7 @@ bool Relays::open(Rail& to, int32_t via, uint64_t id, bool opened_here) {
     links_.pop_back();
     return false;
   }
-  to.bundle()->reopenPath(kRelayPath, std::move(endpoint).value(), opened_here, "by rank " + std::to_string(via));
+  to.bundle()->reopenPath(kRelayPath, std::move(endpoint).value(), opened_here, "rank " + std::to_string(via));
   return true;
 }
 

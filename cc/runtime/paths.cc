@@ -53,6 +53,7 @@ Status Paths::Loop::listen() {
     config.mine = options_.mine;
     config.tls = options_.tls;
     config.on_connection = [this](net::Connection connection) { arrived(std::move(connection)); };
+    config.is_known = [this](const net::Identity& peer) { return isKnown(peer); };
     Result<std::unique_ptr<net::Acceptor>> acceptor = net::Acceptor::create(std::move(config));
     if (!acceptor.isOk()) return acceptor.status();
     acceptors_.push_back(std::move(acceptor).value());

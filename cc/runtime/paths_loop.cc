@@ -187,7 +187,7 @@ void Paths::Loop::takeResults() {
 }
 
 void Paths::Loop::takeFailure(const Attempt& attempt, const Status& why) {
-  const bool is_final = why.kind() == Kind::kBadArgument;
+  const bool is_final = why.kind() == Kind::kBadArgument || why.kind() == Kind::kResource;
   rail::Bundle* bundle = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -221,6 +221,14 @@ void Paths::Loop::arrived(net::Connection connection) {
     if (arrivals_.size() < kArrivalsMax) arrivals_.push_back(std::move(connection));
   }
   wakeup_.signal();
+}
+
+/// Only a process of this job was told what its others drew at their start.
+bool Paths::Loop::isKnown(const net::Identity& peer) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(pairs_.begin(), pairs_.end(), [&peer](const Pair& pair) {
+    return pair.plan.peer_process == peer.rank && pair.plan.peer_incarnation == peer.incarnation;
+  });
 }
 
 void Paths::Loop::takeArrivals() {
@@ -319,11 +327,13 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   const bool is_lost = status.state == rail::PathState::kLost;
   const PairPlan& plan = pairs_[place.pair].plan;
   note(is_lost ? trace::EventKind::kDisconnected : trace::EventKind::kConnected, place.pair, status, 0);
-  JHETCC_LOG(kWarn, "rail",
-             "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
-                 status.info.local + " -> " + status.info.remote + ") " + status.last_event);
-  // A path by a third rank is none of this table's.
-  if (!is_lost || place.path >= pairs_[place.pair].paths.size()) return;
+  const bool is_relay = status.info.path == rail::kRelayPath;
+  const std::string ends = is_relay ? "" : " (" + status.info.local + " -> " + status.info.remote + ")";
+  const std::string text =
+      rail::nameOf(status.info) + " to rank " + std::to_string(plan.peer) + ends + " " + status.last_event;
+  if (!status.is_ending) JHETCC_LOG(kWarn, "rail", text);
+  if (status.is_ending) JHETCC_LOG(kInfo, "rail", text);
+  if (!is_lost || is_relay) return;  // none of this table's
   std::lock_guard lock(mutex_);
   Path& path = at(place);
   Route& route = routes_[path.route];

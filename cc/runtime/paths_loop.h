@@ -103,6 +103,7 @@ class Paths::Loop {
 
   // Any thread
   void arrived(net::Connection connection);
+  bool isKnown(const net::Identity& peer) const;
   void onChange(Place place, const rail::PathStatus& status);
   void note(trace::EventKind kind, size_t pair, const rail::PathStatus& status, uint64_t bytes);
 

@@ -68,8 +68,10 @@ def lines(told: dict[str, Any]) -> list[str]:
 
 
 def _path(path: dict[str, Any]) -> str:
-    parts = [f"{path['path']} {path['state']:8} {path['local']} -> {path['remote']}"]
-    if path["tier"]:
+    is_relay = path["local"] == "relay"
+    ends = f"by way of {path['remote'] or 'a third rank'}" if is_relay else f"{path['local']} -> {path['remote']}"
+    parts = [f"{'relay' if is_relay else path['path']} {path['state']:8} {ends}"]
+    if path["tier"] and not is_relay:
         parts.append("spare")
     if path["bytes_per_second"]:
         parts.append(f"{_amount(path['bytes_per_second'])}/s")

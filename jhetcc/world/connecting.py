@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jhetcc import _core, config
-from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError
+from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, ResourceError
 from jhetcc.world.detect import split_address
 from jhetcc.world.members import Member
 from jhetcc.world.nics import Nic, ways
@@ -100,7 +100,8 @@ class Connections:
         """
 
         def failed(other: Member | None, error: Error) -> Error:
-            raise_if_ended()
+            if not isinstance(error, ResourceError):  # that follows from nothing elsewhere
+                raise_if_ended()
             them = f"process {other.process_id} ({other.place})" if other else "the others"
             return type(error)(
                 f"process {me.process_id} ({me.place}) and {them} do not connect: {error}",
@@ -114,10 +115,9 @@ class Connections:
                 process.add_local_pair(a, b)
         common = {"process": process, "store": client, "ended_key": "failed"}
         pairs: list[tuple] = []
-        for other in members:
-            if other.process_id == me.process_id:
-                continue
-            paths = self._paths_to(me, other)
+        # All before anybody is waited for: what cannot be joined is told at once.
+        joined = [(other, self._paths_to(me, other)) for other in members if other.process_id != me.process_id]
+        for other, paths in joined:
             for local, remote in _rank_pairs(me, other):
                 peer = first_rank[other.process_id] + remote
                 if paths is not None:
@@ -141,7 +141,7 @@ class Connections:
         None where they share memory.
 
         Raises:
-          BadArgumentError: shm or verbs is asked for here, and cannot join the two.
+          BadArgumentError: shm or verbs is asked for here, and cannot join the two; or no NIC of one reaches the other.
         """
         same_host = me.host_key == other.host_key
         if same_host and self._options.transport not in ("tcp", "verbs"):
@@ -152,6 +152,8 @@ class Connections:
                 code="bad_option",
                 scope="process",
             )
+        if not same_host:
+            _refuse_loopback(me, other)
         is_low = me.process_id < other.process_id
         low, high = (me, other) if is_low else (other, me)
         found = []
@@ -187,6 +189,24 @@ class Connections:
     def close(self) -> None:
         self._unix = None
         self._paths.stop()
+
+
+def _refuse_loopback(me: Member, other: Member) -> None:
+    """Raises where one of two processes on different hosts listens on loopback only: calls to it would be awaited for nothing."""
+    for one, peer in ((me, other), (other, me)):
+        if not all(nic.address.is_loopback for nic in one.nics):
+            continue
+        here = " (here)" if one is me else ""
+        listed = ", ".join(f"{nic.name} {nic.host}".strip() for nic in one.nics)
+        why = f"JHETCC_INTERFACE={one.interface}" if one.interface else "no JHETCC_INTERFACE"
+        raise BadArgumentError(
+            f"process {one.process_id} ({one.place}){here} listens on loopback only, {listed}, by {why} of that process, and process "
+            f"{peer.process_id} ({peer.place}) on another host cannot reach it there. Unset JHETCC_INTERFACE, or name interfaces, "
+            f"addresses or a subnet of {one.host} that {peer.host} reaches",
+            code="no_route",
+            scope="process",
+            ranks=(other.process_id,),
+        )
 
 
 def _rank_pairs(me: Member, other: Member) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ import time
 
 from jhetcc.errors import Error
 from jhetcc.world import state
+from jhetcc.world.system import typed
 
 __all__ = ["watch"]
 
@@ -31,7 +32,8 @@ def watch() -> None:
     global _watching
     if _watching or threading.current_thread() is not threading.main_thread():
         return
-    reader, writer = os.pipe2(os.O_CLOEXEC)
+    with typed("the pipe that tells of Ctrl-C"):
+        reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if before != -1:

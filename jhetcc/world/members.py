@@ -36,6 +36,7 @@ class Member:
     cluster: str
     unix_address: str
     nics: tuple[Nic, ...]
+    interface: str  # the setting that chose them; empty: none
     agreed: str
 
     @staticmethod
@@ -111,5 +112,6 @@ def describe(
         cluster=options.cluster or "",
         unix_address=unix_address,
         nics=nics,
+        interface=options.interface or "",
         agreed=options.agreed(),
     )

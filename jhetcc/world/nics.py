@@ -83,10 +83,11 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
     Raises:
       BadArgumentError: no NIC of one side can reach any of the other.
     """
-    # An address that both hosts have, such as that of a bridge in each, leads to the host itself. On loopback the hosts are one.
-    shared = set() if same_host else {n.host for n in low if not n.address.is_loopback} & {n.host for n in high}
-    a = [k for k, nic in enumerate(low) if nic.host not in shared]
-    b = [k for k, nic in enumerate(high) if nic.host not in shared]
+    # An address that both hosts have, such as that of a bridge in each, leads to the host itself, as does loopback.
+    inner = set() if same_host else {n.host for n in low} & {n.host for n in high}
+    inner |= set() if same_host else {n.host for n in (*low, *high) if n.address.is_loopback}
+    a = [k for k, nic in enumerate(low) if nic.host not in inner]
+    b = [k for k, nic in enumerate(high) if nic.host not in inner]
     versions = {low[k].address.version for k in a} & {high[k].address.version for k in b}
     if not versions:
         raise BadArgumentError(
@@ -101,7 +102,7 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
     a, b = _aligned(a, b, low, high)
     count = max(len(a), len(b))
     aligned = [Way(a[k % len(a)], b[k % len(b)]) for k in range(count)]
-    is_alone = len(a) == len(b) == 1 and not same_host and not low[a[0]].address.is_loopback
+    is_alone = len(a) == len(b) == 1 and not same_host
     found = aligned * (per_nic or 1)
     if is_alone and per_nic is None:  # two flows at once would only crowd each other out of the one link
         found += [Way(aligned[0].low, aligned[0].high, 1)]

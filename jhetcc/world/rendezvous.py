@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from jhetcc import _core, config
-from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError
+from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError, ResourceError
 from jhetcc.planner import Capabilities
 from jhetcc.topology.values import spans
 from jhetcc.world import library
@@ -75,7 +75,7 @@ class Rendezvous:
                 self._server = _core.StoreServer(self._coordinator, self._secret, self._identity, self._encryption)
                 return
             except Error as error:
-                if self._left() <= 0 or isinstance(error, BadArgumentError):
+                if self._left() <= 0 or not (isinstance(error, ResourceError) and error.code == "listen"):
                     raise
                 time.sleep(_POLL_SECONDS)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from jhetcc.errors import NotInitializedError
 from jhetcc.world import state
+from jhetcc.world.system import typed
 
 __all__ = ["Answering", "ask", "running", "status"]
 
@@ -58,9 +59,12 @@ class Answering:
 
     def __init__(self, tell: Callable[[], dict[str, Any]]):
         self._tell = tell
-        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._socket.bind(f"\0{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
-        self._socket.listen(8)
+        with typed("the socket where `jhetcc status` asks"):
+            self._socket: socket.socket | None = socket.socket(
+                socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+            )
+            self._socket.bind(f"\0{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
+            self._socket.listen(8)
 
     def look(self) -> None:
         """Answers who has asked since the last look; nobody else's processes, except root's."""

@@ -23,19 +23,20 @@ from jhetcc.world import calibration, flight, interrupt, library, machines, stat
 from jhetcc.world import secret as job_secret
 from jhetcc.world.communicator import Communicator
 from jhetcc.world.detect import Launch, detect
+from jhetcc.world.devices import devices_by_id, local_devices, local_ranks_of, ordinal
 from jhetcc.world.islands import islands_of
 from jhetcc.world.logs import LogPump
 from jhetcc.world.members import Local, Member, describe, host_identity
 from jhetcc.world.planning import Planner
 from jhetcc.world.rendezvous import Rendezvous
 from jhetcc.world.report import Answering, status
+from jhetcc.world.system import typed
 
 __all__ = ["World", "init"]
 
 _log = logging.getLogger("jhetcc")
 _had_world = False
 _init_lock = threading.Lock()
-_PLATFORMS_TO_COME = {"cuda", "gpu", "rocm"}
 
 
 class World:
@@ -70,7 +71,8 @@ class World:
         if self.launch.num_processes > 1:
             self.rendezvous = Rendezvous(self.options, self.launch, secret, timeout)
         try:
-            self._meet()
+            with typed("init()"):  # the others hear the typed one, too
+                self._meet()
         except BaseException as why:
             told = self.rendezvous.fail(why) if self.rendezvous is not None else why
             self._end(0.0)
@@ -104,7 +106,7 @@ class World:
             self._identities
         )  # a label that joins what no library can join is refused, on all alike
         mine = list(range(self.first_rank, self.first_rank + self.local_count))
-        ordinals = [_ordinal(device) for device in self.devices] or list(range(self.local_count))
+        ordinals = [ordinal(device) for device in self.devices] or list(range(self.local_count))
         self.process = _core.Process(self._core_options(), mine, ordinals)
         if meeting:
             meeting.connect(self.process, self.members, first)
@@ -193,7 +195,7 @@ class World:
         if member.process_id == self.launch.process_id:
             return self.devices[rank - self.first_rank]
         place = rank - self._processes.index(member.process_id)
-        return _devices_by_id()[member.device_ids[place]]
+        return devices_by_id()[member.device_ids[place]]
 
     def host_of(self, rank: int) -> int:
         return self._hosts[rank]
@@ -261,56 +263,6 @@ def _forget_traces() -> None:
         sys.modules["jax"].clear_caches()
 
 
-def _devices_by_id() -> dict[int, Any]:
-    import jax
-
-    return {device.id: device for device in jax.devices("cpu")}
-
-
-def _ordinal(device: Any) -> int:
-    return device.id if device.platform == "cpu" else device.local_hardware_id
-
-
-def _local_devices(devices: Any) -> tuple[tuple[Any, ...], int, str]:
-    """The devices of this process's ranks, their number, their platform. An int asks for ranks without JAX."""
-    if isinstance(devices, int):
-        if devices < 1:
-            raise BadArgumentError(f"init: devices={devices}; a process has at least one rank", code="bad_argument")
-        return (), devices, "host"
-    try:
-        import jax
-    except ImportError:
-        return (), 1, "host"
-    if devices is not None:
-        found = tuple(devices)
-    elif jax.default_backend() in _PLATFORMS_TO_COME:
-        found = tuple(jax.local_devices())
-    else:
-        found = tuple(jax.local_devices(backend="cpu"))
-    if not found:
-        raise BadArgumentError("init: devices is empty; a process has at least one rank", code="bad_argument")
-    platforms = sorted({device.platform for device in found})
-    if platforms != ["cpu"]:
-        raise UnavailableError(
-            f"init: this process's devices are on platform {', '.join(platforms)}, and this version has no device room for it: only "
-            "cpu devices can take part. Set JAX_PLATFORMS=cpu, or pass devices=jax.local_devices(backend='cpu')",
-            code="platform_unavailable",
-            scope="process",
-        )
-    return found, len(found), platforms[0]
-
-
-def _local(devices: tuple[Any, ...], count: int, platform: str) -> Local:
-    if not devices:
-        return Local(count, platform)
-    import jax
-
-    from jhetcc import compat
-
-    ids = tuple(device.id for device in devices)
-    return Local(count, platform, ids, compat.runtime_of_processes(), jax.process_index())
-
-
 def init(
     coordinator: str | None = None,
     *,
@@ -351,7 +303,7 @@ def init(
       >>> comm.close()
     """
     global _had_world
-    with _init_lock:
+    with _init_lock, typed("init()"):
         if state.current() is not None:
             raise BadArgumentError(
                 "init() was called already in this process; close() the world first, or use the communicator it returned",
@@ -367,22 +319,26 @@ def init(
             raise UnavailableError(f"JHETCC_SIMD: {why}", code="unavailable", scope="process") from None
         launch = detect(os.environ, coordinator=coordinator, process_id=process_id, num_processes=num_processes)
         _log.info("%s", launch.source)
-        found, count, platform = _local_devices(devices)
+        found, count, platform = local_devices(devices)
         key = None
         if launch.num_processes > 1:
             key = job_secret.find(options, launch.coordinator, secret)
         if _had_world:
             _forget_traces()
         _had_world = True
-        world = World(options, launch, found, _local(found, count, platform))
+        world = World(options, launch, found, local_ranks_of(found, count, platform))
         begin = time.monotonic()
         world.start(key, options.init_timeout)
         if found:
             from jhetcc import registration
 
-            registration.register()
-            _core.set_ffi_process(world.process)
-            interrupt.watch()
+            try:
+                registration.register()
+                _core.set_ffi_process(world.process)
+                interrupt.watch()
+            except BaseException:  # no world that init() did not give
+                world.close()
+                raise
         atexit.unregister(_close_at_exit)
         atexit.register(_close_at_exit)
         _log.info("world of %d ranks in %.2f s", len(world._hosts), time.monotonic() - begin)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jhetcc import cli
-from jhetcc.cli import doctor
+from jhetcc.cli import doctor, status
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +167,22 @@ def test_module_entry():
         [sys.executable, "-P", "-m", "jhetcc", "--version"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0 and done.stdout.count(".") == 2
+
+
+def test_status_names_the_rank_by_whose_way_two_others_meet():
+    path = {
+        "path": 65535,
+        "state": "healthy",
+        "tier": 255,
+        "local": "relay",
+        "remote": "rank 2",
+        "bytes_per_second": 0.0,
+    }
+    path |= {"sent_bytes": 0, "received_bytes": 0, "resent_bytes": 0, "last_event": "", "seconds_since": None}
+    other = path | {"path": 0, "state": "lost", "tier": 0, "local": "eth0 10.0.0.1", "remote": "10.0.0.2"}
+    rank = {"rank": 0, "operation": None, "seconds_in_operations": 0.0, "rails": {"1": [other, path]}}
+    place = {"number": 0, "of": 3, "host": "a", "pid": 1}
+    lines = status.lines({"process": place, "ended": None, "ranks": [rank]})
+    assert lines[-2].startswith("      0 lost     eth0 10.0.0.1 -> 10.0.0.2, "), lines
+    assert lines[-1].startswith("      relay healthy  by way of rank 2, 0 B sent"), lines
+    assert not any("65535" in line or "spare" in line for line in lines)

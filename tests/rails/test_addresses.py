@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import secrets
+import time
 
 import numpy as np
 import pytest
@@ -91,6 +92,32 @@ def test_only_interfaces_that_lead_elsewhere(hosts):
     ways = ("calling 10.80.0.1:", "waiting for its call at 10.80.0.1:")
     assert all(any(way in one for way in ways) for one in told), told
     assert all("JHETCC_INTERFACE names the NICs to use" in one for one in told), told
+
+
+def case_no_route(address, key, own):
+    """What init() raises where it cannot succeed, and after how many seconds."""
+    begun = time.monotonic()
+    with pytest.raises(jhetcc.Error) as refused:
+        joined(address, key, **own[here()["process_id"]])
+    return refused.value.code, str(refused.value), time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    "own", [({"interface": "lo"}, {}), ({}, {"interface": "127.0.0.1"}), ({"interface": "lo"},) * 2]
+)
+def test_loopback_between_hosts(hosts, own):
+    """Nobody waits for calls that cannot come: both fail at once, and say which process chose what."""
+    both = hosts(2)
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_no_route, "10.70.0.1:7000", secrets.token_hex(32), own, world=False)
+        told = [outcome.get() for outcome in running.finish()]
+    chosen = next(one["interface"] for one in own if one)
+    for code, text, seconds in told:
+        assert seconds < 15 and code in ("no_route", "init_failed"), told
+        assert f"listens on loopback only, lo 127.0.0.1, by JHETCC_INTERFACE={chosen} of that process" in text, told
+        assert "on another host cannot reach it there. Unset JHETCC_INTERFACE" in text, told
+    assert any(code == "no_route" for code, _, _ in told)
 
 
 def test_names_that_differ_between_hosts(hosts):

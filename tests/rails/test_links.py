@@ -283,7 +283,10 @@ def test_two_hosts_that_only_a_third_one_joins(hosts):
         three.do(0, "ip link set eth1 down")
         for k in range(3):
             running.tell(k)
-        outcomes = [outcome.get() for outcome in running.finish()]
-    for found, aborts in outcomes:
+        outcomes = running.finish()
+    for outcome in outcomes:
+        found, aborts = outcome.get()
         assert aborts == 0
-        assert not found or (found[-1]["local"] == "relay" and found[-1]["remote"] == "by rank 2"), found
+        assert "65535" not in outcome.output
+        assert not found or (found[-1]["local"], found[-1]["remote"], found[-1]["path"]) == ("relay", "rank 2", 65535)
+    assert "path by way of rank 2 to rank 1 back after" in outcomes[0].output, outcomes[0].output

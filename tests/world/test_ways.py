@@ -62,6 +62,13 @@ def test_an_address_that_both_hosts_have_leads_nowhere():
         found(nics(bridge), nics(bridge))
 
 
+def test_loopback_leads_to_no_other_host():
+    assert found(nics("127.0.0.1", "10.0.0.1"), nics("10.0.0.2", "127.0.0.2")) == [(1, 0, 0), (1, 0, 1)]
+    assert found(nics("::1", "fd00::1"), nics("fd00::2")) == [(1, 0, 0), (1, 0, 1)]
+    with pytest.raises(BadArgumentError, match="no NIC of one side can reach"):
+        found(nics("127.0.0.1"), nics("10.0.0.2"))
+
+
 def test_families_do_not_mix():
     assert found(nics("fd00::1", "10.0.0.1"), nics("10.0.0.2")) == [(1, 0, 0), (1, 0, 1)]
     assert found(nics("fd00::1", length=64), nics("fd00::2", length=64)) == [(0, 0, 0), (0, 0, 1)]

@@ -131,7 +131,10 @@ TEST_CASE("nobody answers: unconfirmed, in time, and no lonely shrink") {
   network.schedule(4, 2101 * kMs, [](Membership&) {});
   network.run(6000 * kMs);
   CHECK_FALSE(network.at(4).membership->survivors().has_value());
-  CHECK(network.at(4).membership->shrinkFailure().code() == "shrink_failed");
+  const Status& failure = network.at(4).membership->shrinkFailure();
+  CHECK(failure.code() == "shrink_left_out");
+  CHECK(failure.kind() == Kind::kDisconnected);
+  CHECK(has(failure.message(), "no other rank answered, so others may go on without this rank; init() again"));
 }
 
 TEST_CASE("an abort, a goodbye and a failure of one rank have their own texts") {

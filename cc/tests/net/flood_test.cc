@@ -23,7 +23,11 @@ class Log {
       lines_.push_back(line.text);
     });
   }
-  ~Log() { setLogSink({}); }
+  explicit Log(const char* spec) : Log() { CHECK(setLogSpec(spec).isOk()); }
+  ~Log() {
+    setLogSink({});
+    CHECK(setLogSpec("warn").isOk());
+  }
   std::vector<std::string> lines() {
     std::lock_guard lock(mutex_);
     return lines_;
@@ -182,9 +186,8 @@ TEST_CASE("the same stranger for long: a line now, and one for all the others la
   auto server = must(Acceptor::create(std::move(config)));
   uint64_t drops = 0;
   const auto knock = [&] {
-    {
-      const Stranger stranger(server->address());
-    }
+    Stranger stranger(server->address());
+    CHECK(stranger.say("GET / HTTP/1.1\r\n\r\n").isOk());
     CHECK(waitForDrops(*server, ++drops));
   };
   for (int i = 0; i < 5; ++i) knock();
@@ -195,6 +198,58 @@ TEST_CASE("the same stranger for long: a line now, and one for all the others la
   CHECK_MESSAGE(contains(log.lines()[1], "turned 4 strangers away"), log.lines()[1]);
   knock();
   CHECK(log.lines().size() == 2);
+}
+
+TEST_CASE("a connection that breaks off is told as a stranger's only where its words are none of ours") {
+  constexpr uint64_t kKnown = 77;
+  const Secret secret = testSecret();
+  const auto hello = [&](uint64_t incarnation) {
+    Identity mine = identity(1);
+    mine.incarnation = incarnation;
+    return ClientHandshake(secret, mine, 0, must(randomNonce())).hello();
+  };
+  struct Case {
+    const char* name;
+    std::string says;
+    bool is_reset, is_stranger;
+  };
+  for (const Case& one : {Case{"nothing", "", false, false}, Case{"nothing, and a reset", "", true, false},
+                          Case{"half a hello", hello(kKnown).substr(0, 20), false, false},
+                          Case{"a known hello", hello(kKnown), false, false},
+                          Case{"a known hello, and a reset", hello(kKnown), true, false},
+                          Case{"another's hello", hello(kKnown + 1), false, true},
+                          Case{"another protocol", "GET / HTTP/1.1\r\n\r\n", false, true}}) {
+    CAPTURE(one.name);
+    Log log("net=info");
+    AcceptorConfig config;
+    config.address = loopback();
+    config.secret = secret;
+    config.mine = identity(0);
+    config.is_known = [](const Identity& peer) { return peer.incarnation == kKnown; };
+    auto server = must(Acceptor::create(std::move(config)));
+    {
+      Stranger caller(server->address());
+      if (!one.says.empty()) CHECK(caller.say(one.says).isOk());
+      if (one.says.size() > 20 && one.says[0] == 'J') caller.hear();
+      const linger reset{1, 0};
+      if (one.is_reset) ::setsockopt(caller.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    }
+    CHECK(waitForDrops(*server, 1));
+    const std::vector<std::string> lines = log.lines();
+    REQUIRE(lines.size() == 1);
+    CHECK_MESSAGE(contains(lines.front(), "stranger") == one.is_stranger, lines.front());
+    CHECK_MESSAGE(contains(lines.front(), "that may have been our own") != one.is_stranger, lines.front());
+  }
+}
+
+TEST_CASE("who has proven to be of this job, and is late, is no stranger") {
+  Log log("net=info");
+  auto server = make({"without TLS", nullptr});
+  server->setEpoch(3);
+  CHECK(connect(server->address(), testSecret(), identity(1), 0, inSeconds(10)).status().code() == "stale_epoch");
+  CHECK(waitForDrops(*server, 1));
+  REQUIRE(log.lines().size() == 1);
+  CHECK_MESSAGE(contains(log.lines().front(), "that may have been our own"), log.lines().front());
 }
 
 }  // namespace

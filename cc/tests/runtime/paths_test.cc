@@ -6,9 +6,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <mutex>
 #include <thread>
 
+#include "base/log.h"
 #include "net/connect.h"
+#include "net/handshake.h"
 #include "rail/bundle.h"
 #include "runtime/process.h"
 
@@ -98,6 +101,42 @@ bool areHealthy(Side& side, uint32_t losses) {
 }
 
 }  // namespace
+
+TEST_CASE("a handshake of the peer's that breaks off half-way is not told as a stranger's") {
+  Side low(0), high(1);
+  meet(low, high);
+  for (const bool is_peer : {true, false}) {
+    CAPTURE(is_peer);
+    std::mutex mutex;
+    std::vector<std::string> lines;
+    setLogSink([&](const LogLine& line) {
+      std::lock_guard lock(mutex);
+      lines.push_back(line.text);
+    });
+    CHECK(setLogSpec("net=info").isOk());
+    net::Identity caller = high.identity;
+    if (!is_peer) ++caller.incarnation;
+    {
+      const net::Address door = low.paths->addresses()[0];
+      Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      REQUIRE(::connect(socket.get(), door.native(), door.nativeSize()) == 0);
+      const std::string hello = net::ClientHandshake(net::Secret::none(), caller, 0, net::Nonce{}).hello();
+      REQUIRE(::send(socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()));
+      char challenge = 0;
+      REQUIRE(::recv(socket.get(), &challenge, 1, 0) == 1);
+    }
+    CHECK(becomes([&] {
+      std::lock_guard lock(mutex);
+      return !lines.empty();
+    }));
+    setLogSink({});
+    CHECK(setLogSpec("warn").isOk());
+    std::lock_guard lock(mutex);
+    REQUIRE(!lines.empty());
+    const char* words = is_peer ? "may have been our own came to nothing" : "turned a stranger away";
+    CHECK_MESSAGE(lines.front().find(words) != std::string::npos, lines.front());
+  }
+}
 
 TEST_CASE("paths that are lost are connected anew, whichever side lost them") {
   Side low(0), high(1);

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/system_text.h"
 #include "transport/shm/endpoint.h"
 
 namespace jhetcc::transport::shm {
@@ -122,6 +123,9 @@ Status Meeting::receiveAll(void* data, size_t size) {
     const ssize_t count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (count > 0) {
       takeAncillary(message);
+      if ((message.msg_flags & MSG_CTRUNC) != 0) {  // how the system says it where there is no room for descriptors
+        return error(Kind::kResource, "no_descriptor", "no room for the peer's segment: " + systemText(EMFILE));
+      }
       got += static_cast<size_t>(count);
     } else if (count == 0) {
       return error(Kind::kDisconnected, "peer_lost", "the peer closed the connection");

@@ -3,8 +3,8 @@
 #include <sys/eventfd.h>
 
 #include <cerrno>
-#include <cstring>
 
+#include "base/system_text.h"
 #include "transport/shm/endpoint.h"
 
 namespace jhetcc::transport::shm {
@@ -18,7 +18,7 @@ Result<std::pair<std::unique_ptr<Endpoint>, std::unique_ptr<Endpoint>>> createLo
     event = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event.isOpen()) {
       return Status(Kind::kResource, Scope::kEndpoint, "no_descriptor",
-                    std::string("shm local pair: eventfd: ") + strerror(errno));
+                    std::string("shm local pair: eventfd: ") + systemText(errno));
     }
   }
   std::unique_ptr<Endpoint> ends[2];

@@ -7,8 +7,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
+
+#include "base/system_text.h"
 
 namespace jhetcc::transport::shm {
 
@@ -21,8 +22,9 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 uint64_t segmentBytes(uint32_t ring_bytes) { return kRingsOffset + 2 * (uint64_t{ring_bytes} + kStageBytes); }
 
 Status systemError(Kind kind, const char* call, uint64_t bytes) {
-  return Status(kind, Scope::kEndpoint, "shm_segment",
-                std::string("shared segment of ") + std::to_string(bytes) + " bytes: " + call + ": " + strerror(errno));
+  return Status(
+      kind, Scope::kEndpoint, "shm_segment",
+      std::string("shared segment of ") + std::to_string(bytes) + " bytes: " + call + ": " + systemText(errno));
 }
 
 Status checkRingBytes(uint32_t ring_bytes) {
