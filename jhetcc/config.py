@@ -74,7 +74,10 @@ class Options:
         agreed=True,
     )
     cluster: str | None = _option(
-        "", _text, "system", "label of the cluster this process belongs to, for topology and texts"
+        "",
+        _text,
+        "system",
+        "label of the cluster this process belongs to: processes of equal label are one cluster, for plans, topology and texts",
     )
     library: str = _option(
         "none",

@@ -6,10 +6,13 @@ from __future__ import annotations
 import argparse
 import pathlib
 import re
+import sys
 from typing import Any
 
+from jhetcc.cli.topo import machines
 from jhetcc.errors import BadArgumentError
 
+_SAY = "say --ranks N, --clusters N,N or --topology FILE, or set JHETCC_TOPOLOGY"
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -17,7 +20,8 @@ def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="jhetcc plan",
         description="Plans an operation: jhetcc plan psum 64MiB --clusters 4,4. Or written as in docs/seams.md: "
-        "jhetcc plan 'psum(f32[1048576])' --ranks 4",
+        "jhetcc plan 'psum(f32[1048576])' --ranks 4. Without --ranks, --clusters and --topology it plans for the file that "
+        "JHETCC_TOPOLOGY names, else for this machine.",
     )
     parser.add_argument("operation", help="name, or whole text, for example psum(f32[8,4])")
     parser.add_argument("size", nargs="?", help="bytes of each rank's input, with a name; for example 64MiB")
@@ -39,32 +43,47 @@ def run(arguments: list[str]) -> int:
     from jhetcc.planner.report import explain
 
     try:
-        layout = _layout(values)
+        layout, source = _layout(values)
         report = explain(_operation(values, layout.size), layout, algorithm=values.algorithm)
     except (ValueError, OSError) as why:
         raise BadArgumentError(str(why), code="bad_argument") from why
+    if source:
+        print(f"{source}: {layout.size} rank{'s' * (layout.size > 1)} on {_hosts(layout)}")
     print(report.text())
     if values.steps:
         for rank in range(layout.size):
             print(report.plan.expand(rank))
+    if source and layout.size == 1:
+        print(f"jhetcc plan: {source} has one rank, which sends nothing; for more {_SAY}", file=sys.stderr)
     return 0
 
 
-def _layout(values: argparse.Namespace):
+def _hosts(layout: Any) -> str:
+    many = len(set(layout.hosts))
+    return f"{many} host{'s' * (many > 1)}"
+
+
+def _layout(values: argparse.Namespace) -> tuple[Any, str]:
+    """What to plan for; and where that was found, if no argument says it."""
     from jhetcc import topology
     from jhetcc.planner import Layout, Profile, Vendor, layout_of, split_sizes
 
     profile = _profile(values.profile) if values.profile else Profile()
-    if [values.ranks, values.clusters, values.topology].count(None) != 2:
+    if [values.ranks, values.clusters, values.topology].count(None) < 2:
         raise ValueError("say one of --ranks N, --clusters N,N and --topology FILE")
     if values.vendors and values.clusters is None:
         raise ValueError("--vendors goes with --clusters")
     if values.topology is not None:
-        return layout_of(topology.load(values.topology), profile)
+        return layout_of(topology.load(values.topology), profile), ""
     if values.ranks is not None:
         if values.ranks < 1:
             raise ValueError(f"--ranks {values.ranks}: write a number of ranks, 1 or more")
-        return Layout((0,) * values.ranks, profile)
+        return Layout((0,) * values.ranks, profile), ""
+    if values.clusters is None:
+        found, source = machines()
+        if not found.ranks:
+            raise ValueError(f"{source} has no ranks to plan for (`jhetcc topo` says why): {_SAY}")
+        return layout_of(found, profile), source
     if not re.fullmatch(r"[1-9][0-9]*(,[1-9][0-9]*)*", values.clusters):
         raise ValueError(f"--clusters {values.clusters}: write sizes, 1 or more, for example 4,4")
     sizes = [int(word) for word in values.clusters.split(",")]
@@ -77,7 +96,7 @@ def _layout(values: argparse.Namespace):
             raise ValueError(f"--vendors {values.vendors}: no library {name!r}; there are {', '.join(sorted(known))}")
     clusters = split_sizes(sizes, [Vendor(name) if name else None for name in names])
     hosts = tuple(number for number, size in enumerate(sizes) for _ in range(size))
-    return Layout(hosts, profile, clusters)
+    return Layout(hosts, profile, clusters), ""
 
 
 def _profile(path: str):

@@ -19,9 +19,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the topology in the form that FILE has")
     parser.add_argument("--svg", metavar="FILE", help="write a picture as well")
     values = parser.parse_args(arguments)
-    options = config.read(os.environ)
-    path = values.file or options.topology
-    found = topology.load(path) if path else topology.discover(seen=_seen(), label=options.cluster or "")
+    found, _ = machines(values.file)
     print(topology.dumps(found) if values.json else topology.text(found), end="")
     if values.svg:
         try:
@@ -30,6 +28,16 @@ def run(arguments: list[str]) -> int:
         except OSError as why:
             raise ResourceError(f"--svg {values.svg}: {why.strerror}", code="resource", scope="process") from why
     return 0
+
+
+def machines(file: str | None = None) -> tuple[topology.Topology, str]:
+    """The topology of a file, else of the one that ``JHETCC_TOPOLOGY`` names, else of this machine; and which one it is."""
+    options = config.read(os.environ)
+    if file:
+        return topology.load(file), file
+    if options.topology:
+        return topology.load(options.topology), f"JHETCC_TOPOLOGY={options.topology}"
+    return topology.discover(seen=_seen(), label=options.cluster or ""), "this machine"
 
 
 def _seen() -> list[topology.Seen] | None:

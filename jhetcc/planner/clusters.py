@@ -15,7 +15,7 @@ class Nic:
     """A network card of a cluster.
 
     Attributes:
-      bandwidth: measured bytes a second, each way.
+      bandwidth: bytes a second, each way: what the NIC's nominal rate gives, or the profile where that is unknown.
       near: ranks of the cluster by distance, the nearest first; those left out come after, all equally far.
       direct: whether it reads and writes the ranks' memory itself; else bytes are bounced through the host's.
       name: for people.

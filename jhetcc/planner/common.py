@@ -17,7 +17,6 @@ __all__ = [
     "dissemination",
     "needs_no_messages",
     "owner_reduce",
-    "reduces_in_one_step",
     "shards",
 ]
 
@@ -63,11 +62,6 @@ def chunk_bytes(operation: Operation, layout: Layout) -> int:
             chunk //= 2
     unit = math.lcm(64, operation.itemsize)
     return max(unit, -(-chunk // unit) * unit)
-
-
-def reduces_in_one_step(operation: Operation) -> bool:
-    """Whether partial sums must not be stored: these types round once, over all contributions."""
-    return operation.dtype in ("f16", "bf16")
 
 
 def agreement(b: Builder) -> None:

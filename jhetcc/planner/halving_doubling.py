@@ -2,7 +2,7 @@
 """Recursive halving and doubling: all-reduce in 2 log2(n) rounds, for sizes that are powers of two.
 
 Order of reduction: neighbours first, then pairs of pairs: ((0 1)(2 3))((4 5)(6 7)); rank order, bracketed as a tree,
-the same for every element. Partial sums are stored, so f16 and bf16 do not fit.
+the same for every element. Partial results are stored, so sums, products and means of f16 and bf16 do not fit.
 Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
 section 4.5 (Rabenseifner's algorithm), here with the nearest partner first.
 
@@ -12,7 +12,7 @@ Streams: 0 to k-1 the halving rounds, k to 2k-1 the doubling rounds.
 from __future__ import annotations
 
 from ..schedule import WHOLE, Builder, Operation, Plan, Schedule
-from .common import RING_SLOTS, reduces_in_one_step
+from .common import RING_SLOTS
 from .cost import rounds
 from .layout import Layout
 
@@ -25,7 +25,7 @@ def fits(operation: Operation, size: int) -> str | None:
         return "it is an all-reduce"
     if size < 2 or size & (size - 1):
         return "the number of ranks is not a power of two"
-    if reduces_in_one_step(operation):
+    if operation.rounds_once:
         return f"{operation.dtype} is rounded once over all contributions, halving stores partial sums"
     return "there are fewer elements than ranks" if operation.nbytes < operation.itemsize * size else None
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from ..schedule import WHOLE, Builder, Operation, Place, Plan, Schedule
 from .clusters import ClusterShape
-from .common import RING_SLOTS, reduces_in_one_step
+from .common import RING_SLOTS
 from .hierarchical_moves import build_flows, build_spread
 from .pieces import PIECES_MAX, Reduced, cluster_of, count_flows, reduced
 from .shares import shares
@@ -71,7 +71,7 @@ def fits(operation: Operation, clusters: tuple[ClusterShape, ...] | None, border
         return "nothing is reduced"
     if border and many == 1:
         return "there is one cluster"
-    if reduces_in_one_step(operation) and reduction != "none":
+    if operation.rounds_once:
         stored = next((s for s, n in zip(clusters, native, strict=True) if s.size > 1 and not n), None)
         if stored is not None:
             return f"{operation.dtype} is rounded once over all contributions; cluster {stored.ranks} would store partial sums"

@@ -63,7 +63,7 @@ class Layout:
 
     @cached_property
     def tcp(self) -> Link:
-        """The link between hosts: where NICs were measured, a host's part of those of the slowest cluster."""
+        """The link between hosts: where NICs are known, by their nominal rates, a host's part of those of the slowest cluster."""
         known = [
             sum(nic.bandwidth for nic in shape.nics) / len({self.hosts[rank] for rank in shape.ranks})
             for shape in self.clusters or ()

@@ -3,7 +3,7 @@
 
 Order of reduction: the partial sum of shard s starts at rank s+1 and goes round to its owner s, so shard s is reduced
 in the order s+1, s+2, ..., s (indexes modulo the size), left to right, the same for all ranks because the owner's bits
-go round. Partial sums are stored, so f16 and bf16 do not fit.
+go round. Partial results are stored, so sums, products and means of f16 and bf16 do not fit.
 Source: P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 
 Streams: 0 to n-2 the reducing rounds, n-1 to 2n-3 the gathering rounds.
@@ -12,7 +12,7 @@ Streams: 0 to n-2 the reducing rounds, n-1 to 2n-3 the gathering rounds.
 from __future__ import annotations
 
 from ..schedule import Builder, Operation, Place, Plan, Schedule
-from .common import RING_SLOTS, reduces_in_one_step, shards
+from .common import RING_SLOTS, shards
 from .cost import neighbour_seconds
 from .layout import Layout
 
@@ -27,7 +27,7 @@ def fits(operation: Operation, size: int) -> str | None:
         return "a ring wants equal contributions"
     if size < 2:
         return "a ring has two ranks at least"
-    if operation.name != "all_gather" and reduces_in_one_step(operation):
+    if operation.rounds_once:
         return f"{operation.dtype} is rounded once over all contributions, a ring stores partial sums"
     if operation.nbytes < operation.itemsize * size and operation.name != "all_gather":
         return "there are fewer elements than ranks"

@@ -54,8 +54,8 @@ class Proof:
 def prove(operation: Operations, schedules: Schedules, *, in_place: bool | None = None, uniform: bool = False) -> Proof:
     """Proves that schedules do an operation, in every legal interleaving.
 
-    Every output element holds exactly the right contributions once, reduced in one order on all ranks, f16 and bf16 in
-    one step (whose operands may be reductions by a vendor's library); nothing is read that nothing wrote; no two
+    Every output element holds exactly the right contributions once, reduced in one order on all ranks, what rounds f16
+    and bf16 in one step (whose operands may be reductions by a vendor's library); nothing is read that nothing wrote; no two
     accesses race; every message has two sides of one length, every native call all its members; it never gets stuck;
     each rank's completion, and each of its native calls, depends on each rank's start (not for point to point).
 
@@ -317,6 +317,6 @@ def _check_element(terms: Terms, operation: Operation, number: int, pairs, where
         raise ScheduleError(f"{where} holds (rank, element) {leaves}, not {list(pairs)}")
     if operation.reduction == "mean" and terms.terms[number][0] != "reduce":
         raise ScheduleError(f"{where}: nothing divided the mean")
-    if operation.dtype in ("f16", "bf16") and terms.stores_partial(number):
+    if operation.rounds_once and terms.stores_partial(number):
         raise ScheduleError(f"{where}: {operation.dtype} must be reduced in one step")
     return tuple(rank for rank, _ in leaves)

@@ -172,6 +172,11 @@ class Operation:
         return "none"
 
     @property
+    def rounds_once(self) -> bool:
+        """Whether partial results of ours must not be stored: f16 and bf16, except of a max or min, which rounds nothing."""
+        return self.dtype in ("f16", "bf16") and self.reduction in ("sum", "prod", "mean")
+
+    @property
     def is_all_reduce(self) -> bool:
         return self.name in _ALL_REDUCE
 

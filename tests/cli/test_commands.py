@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands: right use, wrong use in one line, no traceback."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from jhetcc import cli
+from jhetcc import cli, topology
 from jhetcc.cli import doctor, status
 
 
 @pytest.fixture(autouse=True)
 def no_options(monkeypatch):
-    import os
-
     for name in list(os.environ):
         if name.startswith("JHETCC_"):
             monkeypatch.delenv(name)
@@ -40,7 +39,6 @@ def test_unknown_command_gets_a_suggestion(capsys):
         ["plan", "psum(f32[4])", "--ranks", "0"],
         ["plan", "psum of something", "--ranks", "2"],
         ["plan", "psum(f32[4])", "--ranks", "2", "--algorithm", "magic"],
-        ["plan", "psum(f32[4])"],
         ["plan", "psum(f32[4])", "--ranks", "2", "--clusters", "1,1"],
         ["plan", "psum(f32[4])", "--clusters", "2,0"],
         ["plan", "psum(f32[4])", "--clusters", "2", "--vendors", "a,b"],
@@ -130,6 +128,51 @@ def test_plan_over_clusters(capsys, tmp_path):
     profile.write_text('{"form": 1, "tcp": {"alpha": 1.0, "beta": 1e-9}}')
     assert cli.main(["plan", "psum", "64MiB", "--clusters", "4,4", "--profile", str(profile)]) == 0
     assert "us predicted" in capsys.readouterr().out
+
+
+_ONE_HOST = '{"jhetcc_topology": 1, "hosts": [{"name": "here", "devices": [%s]}]}'
+_TWO_HOSTS = (
+    '{"jhetcc_topology": 1, "hosts": [{"name": "a", "devices": [{"name": "g[0-1]", "vendor": "amd"}]},'
+    ' {"name": "b", "devices": [{"name": "g[0-2]", "vendor": "nvidia"}]}]}'
+)
+
+
+def test_plan_for_this_machine_or_an_imagined_one(capsys, tmp_path, monkeypatch):
+    """The bare command plans for JHETCC_TOPOLOGY, else for what `jhetcc topo` shows; where that is one rank it says what to add."""
+    here = _ONE_HOST % '{"name": "gpu[0-3]", "vendor": "nvidia"}'
+    monkeypatch.setattr(topology, "discover", lambda **_: topology.loads(here))
+    assert cli.main(["plan", "psum", "64MiB"]) == 0
+    out, err = capsys.readouterr()
+    assert (
+        out.startswith("this machine: 4 ranks on 1 host\n") and "psum(f32[16777216]) on 4 ranks by" in out and not err
+    )
+    here = _ONE_HOST % '{"name": "cpu0", "vendor": "cpu"}'
+    assert cli.main(["plan", "psum", "64MiB"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("this machine: 1 rank on 1 host\n") and "predicted" in out
+    assert err.startswith("jhetcc plan: this machine has one rank") and "--ranks N" in err and err.count("\n") == 1
+    here = _ONE_HOST % ""
+    assert cli.main(["plan", "psum", "64MiB"]) == 2
+    err = capsys.readouterr().err
+    assert "no ranks to plan for" in err and "--ranks N" in err and err.count("\n") == 1
+    file = tmp_path / "imagined.json"
+    file.write_text(_TWO_HOSTS)
+    monkeypatch.setenv("JHETCC_TOPOLOGY", str(file))
+    assert cli.main(["plan", "psum", "64MiB"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"JHETCC_TOPOLOGY={file}: 5 ranks on 2 hosts\n") and "between 2 clusters" in out and not err
+    assert cli.main(["plan", "psum", "64MiB", "--ranks", "3"]) == 0
+    assert "on 3 ranks by" in capsys.readouterr().out  # what is said counts more than what is set
+
+
+def test_plan_without_any_argument_about_machines():
+    """On whatever machine this is, also one without accelerators."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "jhetcc", "plan", "psum", "64MiB"],
+        env=dict(os.environ) | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("this machine: ") and "* " in done.stdout
 
 
 def test_doctor_names_what_it_checks(capsys):

@@ -11,7 +11,7 @@ from library_faults import case_exit
 from processes import Pool
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "raw"))  # its cases are used here, too
+sys.path += [str(HERE.parent / room) for room in ("raw", "trace")]  # their cases are used here, too
 
 
 PIDS = set()

@@ -2,12 +2,16 @@
 """What the processes of jobs with vendors' libraries do: values, bits, parts. The tables are those of the raw calls."""
 
 import hashlib
+import json
+import time
+from pathlib import Path
 
+import cluster_cases
 import numpy as np
 import raw_cases
 from raw_cases import REDUCE, named, random_contributions, reduced
 
-from jhetcc.schedule import can_reduce
+from jhetcc.schedule import KIND_NAMES, can_reduce
 from jhetcc.world.raw import dtype_name
 
 OPS = ("sum", "prod", "max", "min", "mean")
@@ -22,6 +26,13 @@ def case_tables(comm, names, counts):
 def case_explain(comm, *texts):
     found = [comm.explain(text) for text in texts]
     return found if len(found) > 1 else found[0]
+
+
+def case_every_root(comm, counts):
+    """Everything with a root, for every root; returns what explain says of a reduction to one."""
+    for count in counts:
+        cluster_cases.check_every_root(comm, np.dtype(np.float32), count)
+    return case_explain(comm, "reduce(f32[5003], op=sum, root=0)")
 
 
 def case_bits(comm, names, counts):
@@ -115,6 +126,30 @@ def case_training(comm):
         values.append(float(value))
     assert values[-1] < values[0], values
     return hashlib.sha256(b"".join(np.asarray(weights[name]).tobytes() for name in sorted(weights))).hexdigest()
+
+
+def case_calls_in_jit(comm, folder):
+    """The kinds of native steps that a compiled psum of several chunks made, as they were recorded."""
+    import jax
+
+    import jhetcc.ops as jh
+
+    x = np.arange(30_000, dtype=np.float32) + comm.rank
+    program = jax.jit(jh.psum)
+    begun = time.monotonic_ns()
+    assert (np.asarray(program(x)) == np.arange(30_000) * comm.size + sum(range(comm.size))).all()
+    comm.barrier()
+    events = json.loads(Path(comm.record(folder)).read_text(encoding="utf-8"))["events"]
+    steps = [e["argument"] for e in events if e["event"] == "step finished" and e["time_ns"] >= begun]
+    assert steps, "nothing was recorded"
+    return sorted({KIND_NAMES[kind] for kind in steps if KIND_NAMES[kind].startswith("native")})
+
+
+def case_recorded(comm, folder):
+    """Four all-reduces of 2 MB; returns the file of what was recorded."""
+    for _ in range(4):
+        comm.all_reduce(np.ones(500_000, np.float32))
+    return comm.record(folder)
 
 
 ALL = [dtype.name for dtype in REDUCE]

@@ -3,6 +3,7 @@
 
 import library_cases
 import pytest
+from overlapping import overlaps, steps_of
 
 JOBS = {
     "2+2": ("oneccl", "oneccl", "mpi", "mpi"),
@@ -57,6 +58,16 @@ def test_parts_within_and_across_clusters(cluster_pool, job):
             assert name in texts[0].lower(), texts[0]
 
 
+@pytest.mark.parametrize("job", ["2+2", "interleaved", "2+1", "1+3"])
+def test_every_root_with_libraries_inside_and_tcp_between(cluster_pool, job):
+    """C125: nothing of a cluster is lost, whichever rank is the root."""
+    options = WAYS["forced"] | {"JHETCC_TRANSPORT": "tcp"}
+    for text in cluster_pool(*JOBS[job]).run(library_cases.case_every_root, (3, 5003), options=options):
+        assert "by hierarchical" in text and all(f"ranks by {name}" in text for name in {*JOBS[job]} - {"none"}), text
+        paths = [line for line in text.splitlines() if line.startswith("  path")]
+        assert paths and all("tcp" in line for line in paths), text
+
+
 @pytest.mark.parametrize("job", ["2+2"])
 def test_every_dtype_in_chunks(cluster_pool, job):
     """Pairs that a library refuses are reduced by owner add or flat, with the same bits everywhere."""
@@ -66,8 +77,26 @@ def test_every_dtype_in_chunks(cluster_pool, job):
     assert all(digest == digests[0] for digest in digests)
 
 
-@pytest.mark.parametrize("job", ["2+1"])
-def test_inside_jit_and_under_grad(cluster_pool, job):
+@pytest.mark.parametrize("job", ["2+1", "mpi and none"])
+def test_stages_overlap_where_a_library_does_some(cluster_pool, tmp_path, job):
+    """The trace shows the library's last stage at work before its first one is through."""
+    names = JOBS.get(job, ("mpi", "mpi", "none"))
+    options = {"JHETCC_ALGORITHM": "hierarchical", "JHETCC_CHUNK_BYTES": "20kb"}
+    steps = steps_of(cluster_pool(*names).run(library_cases.case_recorded, str(tmp_path), options=options))
+    members = {rank for rank, name in enumerate(names) if name != "none"}
+    native = [e for e in steps if e["name"].startswith("native")]
+    assert {(e["pid"], e["name"].split()[0]) for e in native} == {
+        (rank, name) for rank in members for name in ("native_reduce", "native_broadcast")
+    }
+    overlap = overlaps([e for e in steps if e["pid"] in members])
+    assert set(overlap) == members and all(len(found) == 4 and any(found) for found in overlap.values()), overlap
+
+
+@pytest.mark.parametrize("job", ["2+1", "two of one"])
+def test_inside_jit_and_under_grad(cluster_pool, tmp_path, job):
+    """Programs of several clusters, and islands of one cluster: psum in jit calls the library, on every rank that has one."""
     pool = cluster_pool(*JOBS[job], jax=True)
     losses = pool.run(library_cases.case_training, options=WAYS["forced"])
     assert len(set(losses)) == 1
+    called = pool.run(library_cases.case_calls_in_jit, str(tmp_path), options=WAYS["forced"])
+    assert [bool(kinds) for kinds in called] == [name != "none" for name in JOBS[job]], called

@@ -27,6 +27,9 @@ def main(modules: str, only: str = "", labels: str = "") -> int:
     if labels:
         os.environ["JHETCC_CLUSTER"] = labels.split(",")[int(os.environ["JHETCC_PROCESS_ID"])]
     comm = jhetcc.init()
+    if labels:
+        plan = comm.explain(f"psum(f32[{16 * comm.size}])")
+        print("clusters", sorted(len(cluster.ranks) for cluster in comm.clusters), plan, flush=True)
     chosen = [
         (f"{module.__name__}.{name}", case)
         for module in map(importlib.import_module, modules.split(","))

@@ -36,11 +36,25 @@ def test_cases(islands):
     assert "ok cases_point.case_islands" in launch(islands, GROUPINGS[islands])
 
 
-def test_values_over_clusters():
+# Sizes of the clusters -> ranks of each process, label of each process, cases.
+VECTORS = {
+    (1, 1): ("cpu:1,cpu:1", "a,b", "cases_values"),
+    (2, 1): ("cpu:1,cpu:1,cpu:1", "a,b,a", "cases_values,cases_transforms,cases_point"),
+    (1, 3): ("cpu:1,cpu:3", "a,b", "cases_values"),
+    (2, 2): ("cpu:2,cpu:2", "a,b", "cases_values,cases_transforms,cases_point"),
+    (2, 1, 1): ("cpu:2,cpu:1,cpu:1", "a,b,c", "cases_values"),
+    (3, 2): ("cpu:3,cpu:2", "a,b", "cases_values"),
+}
+
+
+@pytest.mark.parametrize("sizes", VECTORS, ids=str)
+def test_over_clusters(sizes):
     """C125: what operations give between clusters, by hierarchical schedules wherever they fit."""
-    options = {"JHETCC_ALGORITHM": "hierarchical"}
-    done = launch("cpu:2,cpu:1,cpu:1", "cases_values", "", "a,b,c", options=options)
-    assert "ok cases_values.case_large" in done
+    islands, labels, modules = VECTORS[sizes]
+    done = launch(islands, modules, "", labels, options={"JHETCC_ALGORITHM": "hierarchical"})
+    assert f"clusters {sorted(sizes)}" in done and "* hierarchical " in done, done[:2000]
+    for last in ("cases_values.case_large", "cases_transforms.case_training_step", "cases_point.case_islands"):
+        assert (f"ok {last}" in done) == (last.partition(".")[0] in modules), last
 
 
 @pytest.mark.parametrize("islands", ["cpu:1,cpu:1", "cpu:2,cpu:2", "cpu:2,cpu:2,cpu:2"])

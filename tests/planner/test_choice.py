@@ -15,7 +15,7 @@ import pytest
 import jhetcc.planner
 from jhetcc.planner import ALGORITHMS, ClusterShape, Layout, Link, Profile, candidates, plan
 from jhetcc.planner.common import chunk_bytes, shards
-from jhetcc.schedule import Operation
+from jhetcc.schedule import Operation, prove
 
 BIG = Operation("psum", "f32", (16 << 20,))
 SMALL = Operation("psum", "f32", (1024,))
@@ -98,6 +98,15 @@ def test_candidates_are_sorted_and_named():
         "one_shot",
         "two_shot",
     }
+
+
+def test_a_max_of_low_precision_rounds_nothing_and_takes_any_method():
+    for name, dtype in (("pmax", "f16"), ("pmin", "bf16")):
+        found = {name for name, _ in candidates(Operation(name, dtype, (64,)), Layout.local(4))}
+        assert found == {"one_shot", "two_shot", "ring", "halving_doubling"}
+        for algorithm in found:
+            operation = Operation(name, dtype, (9,))
+            prove(operation, plan(operation, Layout.local(4), algorithm=algorithm).expand_all())
 
 
 @pytest.mark.parametrize(
@@ -184,7 +193,7 @@ def test_a_rank_of_a_large_job_is_small_and_quick():
         operation = Operation("all_gather", "f32", (1 << 14,)) if algorithm == "direct" else operation
         begin = time.process_time()
         schedule = plan(operation, Layout.local(1024), algorithm=algorithm).expand(7)
-        assert time.process_time() - begin < 2
+        assert time.process_time() - begin < 1
         assert len(schedule.to_bytes()) < 1 << 20
         assert schedule.scratch_bytes < 256 << 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from jhetcc.schedule import (
     Schedule,
     ScheduleError,
     check_marked_graph,
+    numpy_dtype,
     pipelined_seconds,
     prove,
     run,
@@ -319,6 +321,52 @@ def test_low_precision_is_rounded_once_by_us_and_as_a_library_does():
     prove(operation, plan(operation, layout_of(made), algorithm="hierarchical").expand_all())
 
 
+_NO_MAX = Vendor("sums", refuses=tuple((op, dtype) for op in ("max", "min") for dtype in ("f16", "bf16")))
+_LIBRARIES = {
+    "none": (None, None),
+    "all": (VENDORS[1], VENDORS[2]),
+    "without max": (_NO_MAX, _NO_MAX),
+    "one has it": (_NO_MAX, VENDORS[2]),
+    "one library": (VENDORS[2], None),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("libraries", _LIBRARIES)
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 2)], ids=str)
+def test_a_max_of_low_precision_rounds_nothing_and_takes_any_method(sizes, libraries, dtype):
+    """By a library that has it, else by our own schedule inside the cluster; with the bits of one step over everybody."""
+    size, vendors = sum(sizes), _LIBRARIES[libraries]
+    where = [number for number, many in enumerate(sizes) for _ in range(many)]
+    layout = layout_of(clusters_of(where, vendors=vendors))
+    numbers = np.random.default_rng(size).normal(size=(size, 3 * size)).astype(np.float32)
+    numbers[0, ::5], numbers[1, ::4], numbers[-1, ::7] = np.nan, -0.0, 0.0
+    inputs = list(numbers.astype(numpy_dtype(dtype)))
+    for operation in (
+        Operation("pmax", dtype, (3 * size,)),
+        Operation("pmin", dtype, (3 * size,)),
+        Operation("reduce", dtype, (3 * size,), op="max", root=1),
+        Operation("psum_scatter", dtype, (size, 3), op="min"),
+    ):
+        flat = run(operation, plan(operation, Layout.local(size)).expand_all(), inputs)
+        assert why_unfit("hierarchical", operation, layout) is None
+        tried = [name for name in HIERARCHICAL if why_unfit(name, operation, layout) is None]
+        assert len(tried) == 4 or libraries != "all"
+        for name in tried:
+            schedules = plan(operation, layout, algorithm=name, chunk_bytes=4).expand_all()
+            prove(operation, schedules, uniform=True)
+            native = {s.rank for s in schedules if (s.kind >= NATIVE_REDUCE).any()}
+            assert native == {r for r in range(size) if _has_max(vendors[where[r]], dtype)}, name
+            found = run(operation, schedules, inputs)
+            assert all(found[rank].tobytes() == flat[rank].tobytes() for rank in range(size)), (operation, name)
+    summed = Operation("psum", dtype, (3 * size,))
+    assert (why_unfit("hierarchical", summed, layout) is None) == (None not in vendors)
+
+
+def _has_max(vendor, dtype) -> bool:
+    return vendor is not None and ("max", dtype) not in vendor.refuses
+
+
 def test_a_thousand_ranks_cost_each_of_them_its_own_rows():
     nics = tuple(Nic(25e9) for _ in range(8))
     halves = (ClusterShape(tuple(range(0, 1024, 2)), nics, Vendor("a")), ClusterShape(tuple(range(1, 1024, 2)), nics))
@@ -332,6 +380,35 @@ def test_a_thousand_ranks_cost_each_of_them_its_own_rows():
             assert len(head.dependency_step) < 10 * head.steps
     s = plan(Operation("psum_scatter", "f32", (1024, 1 << 12)), layout, algorithm="hierarchical").expand(1000)
     assert s.steps < 3 * 1024
+
+
+_LARGE = [
+    Operation("psum", "f32", (64 << 20,)),
+    Operation("pmean", "bf16", (64,)),
+    Operation("reduce", "f16", (1 << 20,), op="max", root=5),
+    Operation("psum_scatter", "f32", (1024, 1 << 12)),
+    Operation("all_gather", "f32", (1 << 14,)),
+    Operation("gather", "f32", (64,), root=3),
+    Operation("broadcast", "f32", (1 << 20,), root=5),
+    Operation("all_to_all", "f32", (1024, 1 << 8)),
+    Operation("barrier"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(_LARGE)), ids=lambda number: _LARGE[number].name)
+@pytest.mark.parametrize("many", [2, 8])
+def test_a_thousand_ranks_are_planned_in_under_a_second(number, many):
+    """Of processor time, by nothing that was planned before: the choice and the schedule of a rank that is a border."""
+    operation = _LARGE[number]
+    for algorithm in (None, "hierarchical"):
+        nics = tuple(Nic(25e9 + number + (algorithm is None)) for _ in range(128 // many))
+        vendors = [Vendor("a") if k % 2 else None for k in range(many)]
+        shapes = tuple(ClusterShape(tuple(range(k, 1024, many)), nics, vendors[k]) for k in range(many))
+        layout = Layout(tuple(rank // 8 for rank in range(1024)), clusters=shapes)
+        if algorithm is None or why_unfit(algorithm, operation, layout) is None:
+            begin = time.process_time()
+            plan(operation, layout, algorithm=algorithm).expand(shapes[1].borders[0])
+            assert time.process_time() - begin < 1, algorithm
 
 
 def test_messages_of_a_piece_have_streams_of_their_own():

@@ -16,6 +16,7 @@ VECTORS = {
 WAYS = {
     "forced": {"JHETCC_ALGORITHM": "hierarchical", "JHETCC_CHUNK_BYTES": "4kb"},
     "in one chunk": {"JHETCC_ALGORITHM": "hierarchical_sequential"},
+    "over tcp": {"JHETCC_ALGORITHM": "hierarchical", "JHETCC_TRANSPORT": "tcp"},
     "free": {},
 }
 

@@ -3,10 +3,10 @@
 
 import json
 import os
-import pathlib
 
 import numpy as np
 import pytest
+from overlapping import overlaps, steps_of
 from process_worker import here
 
 import jhetcc
@@ -76,16 +76,7 @@ def test_stages_overlap_where_they_are_pipelined(pools, tmp_path, algorithm, chu
     In one operation of several at least: where a peer gets no processor, the others' first stage may run to its end.
     """
     outcomes = pools(1, 1).attempt(case_recorded, algorithm, chunk, str(tmp_path), world=False)
-    recordings = [json.loads(pathlib.Path(outcome.get()).read_text()) for outcome in outcomes]
-    steps = [e for e in timeline(recordings) if e["ph"] == "X" and e["cat"] == "step"]
+    steps = steps_of([outcome.get() for outcome in outcomes])
     assert bool(steps) == (algorithm == "hierarchical")  # in one chunk there is nothing to show
-    lanes = {}
-    for e in steps:
-        lanes.setdefault((e["pid"], e["args"]["sequence"]), {}).setdefault(e["tid"], []).append(e["ts"])
-    overlap = {rank: [] for rank, _ in lanes}
-    for (rank, _), stages in lanes.items():
-        whole = [sorted(lane) for lane in stages.values() if len(lane) > 20]
-        assert len(whole) >= 3, stages
-        first, last = min(whole), max(whole, key=lambda lane: lane[-1])
-        overlap[rank].append(last[0] < first[-1])
+    overlap = overlaps(steps)
     assert all(len(found) == 4 and any(found) for found in overlap.values()), overlap
