@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,6 +39,20 @@ def hear() -> Any:
 def here() -> dict[str, Any]:
     """Arguments of ``init()`` for this process: for cases that join by themselves."""
     return dict(sys.modules["__main__"].place)
+
+
+@contextlib.contextmanager
+def joined_by_loopback() -> Iterator[None]:
+    """For hosts that a test imagines: they do reach each other by loopback, which is refused between real ones."""
+    from jhetcc.world import connecting, rendezvous
+
+    kept = connecting.ways, connecting._refuse_loopback, rendezvous.refuse_loopback
+    connecting.ways = lambda low, high, *, same_host, per_nic: kept[0](low, high, same_host=True, per_nic=per_nic)
+    connecting._refuse_loopback = rendezvous.refuse_loopback = lambda *arguments: None
+    try:
+        yield
+    finally:
+        connecting.ways, connecting._refuse_loopback, rendezvous.refuse_loopback = kept
 
 
 def until_error(call: Any) -> tuple[Exception, float]:

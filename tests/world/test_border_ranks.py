@@ -6,13 +6,13 @@ import os
 
 import numpy as np
 import pytest
-from process_worker import here
+from process_worker import here, joined_by_loopback
 
 import jhetcc
 from jhetcc import topology
 from jhetcc.errors import BadArgumentError
 from jhetcc.topology import Device, Host, Nic, Rank, Topology
-from jhetcc.world import machines, members, rendezvous, world
+from jhetcc.world import machines, members, world
 
 LEFT = {
     "name": "left",
@@ -109,9 +109,8 @@ def case_some(path):
 def case_found(nics):
     """As if each process were on a host of its own, with these NICs."""
     me = here()["process_id"]
-    kept = (members.host_identity, rendezvous.refuse_loopback, machines.discover)
+    kept = (members.host_identity, machines.discover)
     members.host_identity = world.host_identity = lambda: f"host {me}"
-    rendezvous.refuse_loopback = lambda *arguments: None  # the imagined hosts do reach each other by it
 
     def discover(seen, name, load):
         with pytest.raises(ImportError):  # what begins to use devices is left alone
@@ -123,9 +122,10 @@ def case_found(nics):
 
     machines.discover = discover
     try:
-        return joined("abb")
+        with joined_by_loopback():
+            return joined("abb")
     finally:
-        members.host_identity, rendezvous.refuse_loopback, machines.discover = kept
+        members.host_identity, machines.discover = kept
         world.host_identity = kept[0]
 
 

@@ -10,14 +10,14 @@ import sys
 
 import numpy as np
 import pytest
-from process_worker import here
+from process_worker import here, joined_by_loopback
 
 import jhetcc
 from jhetcc import cli
 from jhetcc.errors import BadArgumentError
 from jhetcc.planner import Library, Link, Profile
 from jhetcc.schedule import SEND, Builder, Operation, Plan, check_marked_graph, prove
-from jhetcc.world import calibration, measuring, members, rendezvous, state, world
+from jhetcc.world import calibration, measuring, members, state, world
 
 NAN = float("nan")
 
@@ -169,13 +169,13 @@ def test_schedules_of_measurements_do_what_they_are_named_for():
 def case_measured(hosts, cache):
     """Joins with measured costs; returns them, what the communicators plan with, and whether anything was measured."""
     me = here()["process_id"]
-    kept, measure, ran = (members.host_identity, rendezvous.refuse_loopback), calibration.measure, []
+    kept, measure, ran = members.host_identity, calibration.measure, []
     members.host_identity = world.host_identity = lambda: f"host {hosts[me]}"
-    rendezvous.refuse_loopback = lambda *arguments: None  # the imagined hosts do reach each other by it
     calibration.measure = lambda *arguments: ran.append(1) or measure(*arguments)
     os.environ.update(JHETCC_PROFILE="auto", JHETCC_CACHE_DIR=str(cache))
     try:
-        comm = jhetcc.init(**here() | {"timeout": 30})
+        with joined_by_loopback():
+            comm = jhetcc.init(**here() | {"timeout": 30})
         child = comm.split(0, name="child")
         layouts = {one.layout.profile for one in (comm, state.communicator("islands"), child)}
         every = [np.arange(5001, dtype=np.float32) + rank for rank in range(comm.size)]
@@ -187,8 +187,7 @@ def case_measured(hosts, cache):
         comm.close()
         return profile, len(ran)
     finally:
-        members.host_identity, rendezvous.refuse_loopback = kept
-        world.host_identity = kept[0]
+        members.host_identity = world.host_identity = kept
         calibration.measure = measure
         del os.environ["JHETCC_PROFILE"], os.environ["JHETCC_CACHE_DIR"]
 
