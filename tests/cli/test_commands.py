@@ -160,7 +160,11 @@ def test_plan_for_this_machine_or_an_imagined_one(capsys, tmp_path, monkeypatch)
     monkeypatch.setenv("JHETCC_TOPOLOGY", str(file))
     assert cli.main(["plan", "psum", "64MiB"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f"JHETCC_TOPOLOGY={file}: 5 ranks on 2 hosts\n") and "between 2 clusters" in out and not err
+    assert (
+        out.startswith(f"JHETCC_TOPOLOGY={file}: 5 ranks on 2 hosts\n")
+        and "link cluster 0 -> cluster 1" in out
+        and not err
+    )
     assert cli.main(["plan", "psum", "64MiB", "--ranks", "3"]) == 0
     assert "on 3 ranks by" in capsys.readouterr().out  # what is said counts more than what is set
 
