@@ -272,8 +272,9 @@ def case_sizes_around_protocols(comm):
 
 def case_large(comm):
     """C001, C057: megabytes, changed every time, exact, inputs intact."""
+    count = comm.size * ((1 << 19) // comm.size)
     for k in range(4):
-        x = (iota(comm, 1 << 19, dtype=np.int32) * (k + 1)).astype(np.float64).astype(np.float32)
+        x = (iota(comm, count, dtype=np.int32) * (k + 1)).astype(np.float64).astype(np.float32)
         kept = x.copy()
         scattered, total = per_rank(
             comm, lambda y: (jh.psum_scatter(y.astype(jnp.int32), tiled=True), jh.psum(y.astype(jnp.int32))), x

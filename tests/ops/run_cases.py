@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process of a job that runs cases: ``python run_cases.py MODULE[,MODULE] [NAME [LABEL,...]]`` under the launcher's environment.
 
-NAME is one case, or empty for all of them; the labels are those of the processes' clusters, by process.
+NAME is one case, or empty for all of them, or ``-NAME,NAME`` for all but these; the labels are those of the processes'
+clusters, by process.
 Prints one line a case and stops with status 1 at the first that fails here. All processes run the same cases in the same
 order.
 """
@@ -34,7 +35,7 @@ def main(modules: str, only: str = "", labels: str = "") -> int:
         (f"{module.__name__}.{name}", case)
         for module in map(importlib.import_module, modules.split(","))
         for name, case in cases_of(module, comm).items()
-        if only in ("", name)
+        if only in ("", name) or (only.startswith("-") and name not in only[1:].split(","))
     ]
     for name, case in chosen:
         begin = time.monotonic()
