@@ -25,7 +25,7 @@ class Acceptor::Loop {
   Status start();
 
   const Address& address() const { return listener_.address(); }
-  void setEpoch(uint32_t epoch);
+  void leaveBehind(uint32_t epoch, const std::vector<int32_t>& ranks);
   Result<Connection> take(const PeerMatch& match, const Deadline& deadline);
   AcceptorCounts counts() const;
   std::vector<std::string> recentDrops() const;
@@ -60,6 +60,7 @@ class Acceptor::Loop {
   Outcome advanceTls(Pending& pending, Status* why);
   Outcome receiveSome(Pending& pending, Status* why);
   Outcome flush(Pending& pending, Status* why);
+  bool isLeftBehind(const Identity& peer) const;
   void finish(Pending& pending);
   void drop(const Address& remote, const Status& why);
   void tell(int64_t now_ns);
@@ -76,10 +77,11 @@ class Acceptor::Loop {
   uint64_t untold_ = 0;
   std::string last_untold_;
   std::atomic<bool> stop_{false};
-  std::atomic<uint32_t> epoch_;
 
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable arrived_;
+  uint32_t epoch_;
+  std::vector<int32_t> left_behind_;
   std::deque<Connection> unclaimed_;
   std::deque<std::string> drops_;
   AcceptorCounts counts_;

@@ -27,6 +27,9 @@ Status Paths::connect(Process& process, std::vector<PairPlan> pairs, const Endpo
   return loop_->connect(process, std::move(pairs), endpoint, deadline);
 }
 bool Paths::hasSeveral() const { return loop_->hasSeveral(); }
+void Paths::leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes) {
+  loop_->leaveBehind(epoch, processes);
+}
 void Paths::stop() { loop_->stop(); }
 
 Paths::Loop::Loop(PathsOptions options, net::Wakeup wakeup)
@@ -64,7 +67,18 @@ void Paths::Loop::stop() {
   stop_.store(true);
   wakeup_.signal();
   if (thread_.joinable()) thread_.join();
-  acceptors_.clear();
+  std::vector<std::unique_ptr<net::Acceptor>> ended;  // their threads may wait for the lock
+  std::lock_guard lock(mutex_);
+  ended.swap(acceptors_);
+}
+
+void Paths::Loop::leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes) {
+  std::lock_guard lock(mutex_);
+  epoch_ = std::max(epoch_, epoch);
+  for (const auto& acceptor : acceptors_) acceptor->leaveBehind(epoch_, processes);
+  for (Pair& pair : pairs_) {
+    if (std::find(processes.begin(), processes.end(), pair.plan.peer_process) != processes.end()) pair.is_over = true;
+  }
 }
 
 std::vector<net::Address> Paths::Loop::addresses() const {

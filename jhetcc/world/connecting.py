@@ -184,6 +184,10 @@ class Connections:
         if not self._paths.has_several:
             self._paths.stop()
 
+    def leave_behind(self, epoch: int, processes: Sequence[int]) -> None:
+        """This process is in that epoch now, and these are not."""
+        self._paths.leave_behind(epoch, processes)
+
     def close(self) -> None:
         self._unix = None
         self._paths.stop()
