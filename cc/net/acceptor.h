@@ -52,8 +52,8 @@ class Acceptor {
 
   /// With the real port.
   const Address& address() const;
-  /// This process has moved on to that epoch without these ranks: from now on they are refused, and what is unclaimed of
-  /// theirs is closed. Others are welcome in any epoch, for not all move at once.
+  /// This process has moved on to that epoch without these ranks: from now on they are refused, and what is unclaimed
+  /// of theirs is closed. Others are welcome in any epoch, for not all move at once.
   void leaveBehind(uint32_t epoch, const std::vector<int32_t>& ranks);
   /// The newest connection that matches. An error tells what was dropped of late, for that is often the cause.
   Result<Connection> take(const PeerMatch& match, const Deadline& deadline);

@@ -43,8 +43,8 @@ Judgement judge(const Identity& mine, const Identity& client, int32_t wanted_ran
     return {VerdictCode::kWrongRank, "this is rank " + std::to_string(mine.rank) + ", the caller wants rank " +
                                          std::to_string(wanted_rank) + "; the address it used is out of date"};
   }
-  // Not by comparing epochs: members of the new one that have not moved on yet are welcome, and two halves of a job that
-  // shrank apart are in the same.
+  // Not by comparing epochs: members of the new one that have not moved on yet are welcome, and two halves of a job
+  // that shrank apart are in the same.
   if (std::find(left_behind.begin(), left_behind.end(), client.rank) != left_behind.end()) {
     return {VerdictCode::kStaleEpoch, "this process is in epoch " + std::to_string(mine.epoch) +
                                           ", the caller in epoch " + std::to_string(client.epoch) +

@@ -27,9 +27,7 @@ Status Paths::connect(Process& process, std::vector<PairPlan> pairs, const Endpo
   return loop_->connect(process, std::move(pairs), endpoint, deadline);
 }
 bool Paths::hasSeveral() const { return loop_->hasSeveral(); }
-void Paths::leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes) {
-  loop_->leaveBehind(epoch, processes);
-}
+void Paths::leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes) { loop_->leaveBehind(epoch, processes); }
 void Paths::stop() { loop_->stop(); }
 
 Paths::Loop::Loop(PathsOptions options, net::Wakeup wakeup)

@@ -124,7 +124,7 @@ class Paths::Loop {
   enum class Phase { kBefore, kStarting, kMaking, kRunning } phase_ = Phase::kBefore;
   std::vector<Pair> pairs_;
   std::vector<Route> routes_;
-  uint32_t epoch_ = 0;  ///< the newest that this process is in
+  uint32_t epoch_ = 0;        ///< the newest that this process is in
   std::vector<Status> nics_;  ///< the state of each
   std::deque<net::Connection> arrivals_;
   std::list<Attempt> attempts_;
