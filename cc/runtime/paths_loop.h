@@ -77,6 +77,7 @@ class Paths::Loop {
   bool isUp(int tier) const;
   Status noPath(const Status& time, const net::Deadline& deadline, int64_t begun_ns) const;
   void warnOfMissing() const;
+  void warnOfLone() const;
   void makeEndpoints();
   std::unique_ptr<transport::Endpoint> bundleOf(size_t pair);
 

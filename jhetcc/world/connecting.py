@@ -13,7 +13,7 @@ from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError
 from jhetcc.world.detect import split_address
 from jhetcc.world.members import Member
-from jhetcc.world.nics import Nic, ways
+from jhetcc.world.nics import Nic, flows_over_one_nic, ways
 
 __all__ = ["Connections"]
 
@@ -114,10 +114,13 @@ class Connections:
                 process.add_local_pair(a, b)
         common = {"process": process, "store": client, "ended_key": "failed"}
         pairs: list[tuple] = []
+        with_one: dict[str, tuple[Member, int, int]] = {}
         for other in members:
             if other.process_id == me.process_id:
                 continue
             paths = self._paths_to(me, other)
+            if paths is not None and len(paths) > 1 and len({(nic, address) for _, nic, address, _ in paths}) == 1:
+                with_one.setdefault(other.host_key, (other, paths[0][1], len(paths)))
             for local, remote in _rank_pairs(me, other):
                 peer = first_rank[other.process_id] + remote
                 if paths is not None:
@@ -130,6 +133,9 @@ class Connections:
                     raise failed(other, error) from None
         if not pairs:
             return
+        if with_one:
+            other, nic, flows = next(iter(with_one.values()))
+            _log.info("%s", flows_over_one_nic(me.nics[nic], other.place, len(with_one), flows))
         try:
             self._paths.connect(pairs=pairs, congestion=self._options.tcp_congestion or "", timeout=left(), **common)
         except Error as error:
