@@ -258,6 +258,8 @@ class Grid:
                 return FAILED, f"rank {rank}: {result['error']}", more
         if took > fault.within_s:
             return FAILED, f"the error came after {took:.1f} s", more
+        if before < _LINK_BYTES:
+            return INCONCLUSIVE, "the link carried nothing before", more
         return PASSED, "", more
 
     def close(self):

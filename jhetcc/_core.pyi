@@ -126,6 +126,11 @@ class Paths:
     @property
     def has_several(self) -> bool: ...
 
+    def leave_behind(self, epoch: int, processes: Sequence[int]) -> None:
+        """
+        Gives these processes no connection any more, and says that this one is in that epoch.
+        """
+
     def stop(self) -> None: ...
 
 class Library:

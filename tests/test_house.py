@@ -143,6 +143,12 @@ def test_files_and_functions_are_short():
     assert not long, "\n".join(long)
 
 
+def test_no_formatter_of_code_touched_a_page():
+    """It takes a page for C++: the space after the heading's # goes, and lists become paragraphs."""
+    wrong = [str(path) for path in sources(".md") if not text(path).startswith("# ")]
+    assert not wrong, wrong
+
+
 def test_no_big_files():
     big = [str(path) for path in files() if (ROOT / path).stat().st_size > FILE_BYTES_MAX]
     assert not big, big

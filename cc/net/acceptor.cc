@@ -43,17 +43,23 @@ Result<std::unique_ptr<Acceptor>> Acceptor::create(AcceptorConfig config) {
 Acceptor::Acceptor(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 Acceptor::~Acceptor() = default;
 const Address& Acceptor::address() const { return loop_->address(); }
-void Acceptor::setEpoch(uint32_t epoch) { loop_->setEpoch(epoch); }
+void Acceptor::leaveBehind(uint32_t epoch, const std::vector<int32_t>& ranks) { loop_->leaveBehind(epoch, ranks); }
 Result<Connection> Acceptor::take(const PeerMatch& match, const Deadline& deadline) {
   return loop_->take(match, deadline);
 }
 AcceptorCounts Acceptor::counts() const { return loop_->counts(); }
 std::vector<std::string> Acceptor::recentDrops() const { return loop_->recentDrops(); }
 
-void Acceptor::Loop::setEpoch(uint32_t epoch) {
-  epoch_.store(epoch);
+void Acceptor::Loop::leaveBehind(uint32_t epoch, const std::vector<int32_t>& ranks) {
   std::lock_guard lock(mutex_);
-  std::erase_if(unclaimed_, [&](const Connection& connection) { return connection.peer.epoch < epoch; });
+  epoch_ = epoch;
+  left_behind_ = ranks;
+  std::erase_if(unclaimed_, [&](const Connection& connection) { return isLeftBehind(connection.peer); });
+}
+
+/// Under the lock.
+bool Acceptor::Loop::isLeftBehind(const Identity& peer) const {
+  return std::find(left_behind_.begin(), left_behind_.end(), peer.rank) != left_behind_.end();
 }
 
 AcceptorCounts Acceptor::Loop::counts() const {
@@ -127,12 +133,12 @@ void Acceptor::Loop::finish(Pending& pending) {
       describe(connection.peer) + " at " + connection.remote.text() + " from " + connection.local.text();
   std::unique_lock lock(mutex_);
   ++counts_.accepted;
+  if (isLeftBehind(connection.peer)) return;  // since its handshake began
   if (config_.on_connection) {
     lock.unlock();
     config_.on_connection(std::move(connection));
     return;
   }
-  if (connection.peer.epoch < epoch_.load()) return;  // the epoch moved on during the handshake
   // A process that calls again has given its earlier connection up.
   std::erase_if(unclaimed_, [&](const Connection& other) { return other.peer == connection.peer; });
   if (unclaimed_.size() >= config_.unclaimed_max) {

@@ -55,8 +55,9 @@ class Acceptor {
 
   /// With the real port.
   const Address& address() const;
-  /// From now on clients of an earlier epoch are refused, and unclaimed ones of an earlier epoch closed.
-  void setEpoch(uint32_t epoch);
+  /// This process has moved on to that epoch without these ranks: from now on they are refused, and what is unclaimed
+  /// of theirs is closed. Others are welcome in any epoch, for not all move at once.
+  void leaveBehind(uint32_t epoch, const std::vector<int32_t>& ranks);
   /// The newest connection that matches. An error tells what was dropped of late, for that is often the cause.
   Result<Connection> take(const PeerMatch& match, const Deadline& deadline);
   AcceptorCounts counts() const;

@@ -137,9 +137,14 @@ void Acceptor::Loop::acceptWaiting(int64_t now_ns) {
     }
     if (!socket.fd.isOpen() || !makeRoom()) continue;
     Identity mine = config_.mine;
-    mine.epoch = epoch_.load();
+    std::vector<int32_t> left_behind;
+    {
+      std::lock_guard lock(mutex_);
+      mine.epoch = epoch_;
+      left_behind = left_behind_;
+    }
     pending_.push_back({std::move(socket),
-                        ServerHandshake(config_.secret, std::move(mine), nonce.value()),
+                        ServerHandshake(config_.secret, std::move(mine), nonce.value(), std::move(left_behind)),
                         now_ns + config_.handshake_ns,
                         {},
                         {},

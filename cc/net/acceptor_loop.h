@@ -25,7 +25,7 @@ class Acceptor::Loop {
   Status start();
 
   const Address& address() const { return listener_.address(); }
-  void setEpoch(uint32_t epoch);
+  void leaveBehind(uint32_t epoch, const std::vector<int32_t>& ranks);
   Result<Connection> take(const PeerMatch& match, const Deadline& deadline);
   AcceptorCounts counts() const;
   std::vector<std::string> recentDrops() const;
@@ -66,6 +66,7 @@ class Acceptor::Loop {
   Outcome advanceTls(Pending& pending, Status* why);
   Outcome receiveSome(Pending& pending, Status* why);
   Outcome flush(Pending& pending, Status* why);
+  bool isLeftBehind(const Identity& peer) const;
   void finish(Pending& pending);
   bool mayBeOurs(const Pending& pending, const Status& why) const;
   void drop(const Address& remote, const Status& why, bool may_be_ours);
@@ -83,10 +84,11 @@ class Acceptor::Loop {
   static constexpr int64_t kTellNs = 10'000 * kNsPerMs;
   Lines strangers_, perhaps_ours_;
   std::atomic<bool> stop_{false};
-  std::atomic<uint32_t> epoch_;
 
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable arrived_;
+  uint32_t epoch_;
+  std::vector<int32_t> left_behind_;
   std::deque<Connection> unclaimed_;
   std::deque<std::string> drops_;
   AcceptorCounts counts_;

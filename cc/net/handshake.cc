@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/handshake.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "net/crypto.h"
 #include "net/handshake_frames.h"
@@ -27,7 +29,8 @@ struct Judgement {
   std::string text;
 };
 
-Judgement judge(const Identity& mine, const Identity& client, int32_t wanted_rank) {
+Judgement judge(const Identity& mine, const Identity& client, int32_t wanted_rank,
+                const std::vector<int32_t>& left_behind = {}) {
   if (client.job != mine.job) {
     return {VerdictCode::kWrongJob, "this is job '" + mine.job + "', the caller belongs to job '" + client.job +
                                         "'; do two jobs share an address?"};
@@ -40,9 +43,12 @@ Judgement judge(const Identity& mine, const Identity& client, int32_t wanted_ran
     return {VerdictCode::kWrongRank, "this is rank " + std::to_string(mine.rank) + ", the caller wants rank " +
                                          std::to_string(wanted_rank) + "; the address it used is out of date"};
   }
-  if (client.epoch < mine.epoch) {
-    return {VerdictCode::kStaleEpoch, "the job is in epoch " + std::to_string(mine.epoch) + ", the caller in epoch " +
-                                          std::to_string(client.epoch) + "; it was left behind by a shrink"};
+  // Not by comparing epochs: members of the new one that have not moved on yet are welcome, and two halves of a job
+  // that shrank apart are in the same.
+  if (std::find(left_behind.begin(), left_behind.end(), client.rank) != left_behind.end()) {
+    return {VerdictCode::kStaleEpoch, "this process is in epoch " + std::to_string(mine.epoch) +
+                                          ", the caller in epoch " + std::to_string(client.epoch) +
+                                          "; it was left behind by a shrink"};
   }
   return {VerdictCode::kAccepted, ""};
 }
@@ -160,15 +166,13 @@ HandshakeStep ClientHandshake::onVerdict(const std::string& body) {
   }
   if (verdict->code != VerdictCode::kAccepted) return failed(statusCode(verdict->code), "refused: " + verdict->text);
   // The server judged by the same rules; judged again here, so that a lax server cannot pass for another one.
-  Identity client = mine_;
-  client.epoch = std::max(mine_.epoch, peer_.epoch);
-  const Judgement judgement = judge(peer_, client, wanted_rank_);
+  const Judgement judgement = judge(peer_, mine_, wanted_rank_);
   if (judgement.code != VerdictCode::kAccepted) return failed(statusCode(judgement.code), judgement.text);
   return {"", true, Status::ok()};
 }
 
-ServerHandshake::ServerHandshake(Secret secret, Identity mine, const Nonce& nonce)
-    : secret_(std::move(secret)), mine_(std::move(mine)), nonce_(nonce) {}
+ServerHandshake::ServerHandshake(Secret secret, Identity mine, const Nonce& nonce, std::vector<int32_t> left_behind)
+    : secret_(std::move(secret)), mine_(std::move(mine)), nonce_(nonce), left_behind_(std::move(left_behind)) {}
 
 HandshakeStep ServerHandshake::onFrame(const HandshakeFrame& frame) {
   if (frame.type != awaited_) return notOurs();
@@ -205,7 +209,7 @@ HandshakeStep ServerHandshake::onProof(const std::string& body) {
   if (!equalInConstantTime(view(expected.value()), body)) {
     return failed("secret_mismatch", std::string("the caller does not have the job secret; ") + kSecretHint);
   }
-  const Judgement judgement = judge(mine_, peer_, wanted_rank_);
+  const Judgement judgement = judge(mine_, peer_, wanted_rank_, left_behind_);
   const std::string tail = verdictTail(judgement.code, judgement.text);
   const Result<Mac> mac = labelledMac(secret_, "verdict", transcript_, tail);
   if (!mac.isOk()) return {"", false, mac.status()};

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "net/identity.h"
@@ -71,8 +72,8 @@ class ClientHandshake {
 
 class ServerHandshake {
  public:
-  /// `mine.epoch`: clients of an earlier epoch are refused as stale.
-  ServerHandshake(Secret secret, Identity mine, const Nonce& nonce);
+  /// Clients that `left_behind` names are refused as stale, whatever epoch they say.
+  ServerHandshake(Secret secret, Identity mine, const Nonce& nonce, std::vector<int32_t> left_behind = {});
   void bindTo(std::string binding) { binding_ = std::move(binding); }  ///< as the client's
   HandshakeStep onFrame(const HandshakeFrame& frame);
   bool hasHello() const { return awaited_ != HandshakeType::kHello; }
@@ -85,6 +86,7 @@ class ServerHandshake {
   Secret secret_;
   Identity mine_, peer_;
   Nonce nonce_;
+  std::vector<int32_t> left_behind_;
   int32_t wanted_rank_ = kAnyRank;
   std::string transcript_, binding_;
   HandshakeType awaited_ = HandshakeType::kHello;

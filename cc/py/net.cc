@@ -255,6 +255,9 @@ void bindPaths(nb::module_& module) {
            "A pair: slot, peer, its process, incarnation and slot, whether this side calls, and (tier, NIC, address, "
            "whether by verbs) of each path.")
       .def_prop_ro("has_several", &runtime::Paths::hasSeveral)
+      .def("leave_behind", &runtime::Paths::leaveBehind, "epoch"_a, "processes"_a,
+           "Gives these processes no connection any more, and says that this one is in that epoch.",
+           nb::call_guard<LockReleased>())
       .def("stop", &runtime::Paths::stop, nb::call_guard<LockReleased>());
 }
 

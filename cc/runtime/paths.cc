@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "base/log.h"
 #include "base/thread.h"
@@ -27,6 +28,7 @@ Status Paths::connect(Process& process, std::vector<PairPlan> pairs, const Endpo
   return loop_->connect(process, std::move(pairs), endpoint, deadline);
 }
 bool Paths::hasSeveral() const { return loop_->hasSeveral(); }
+void Paths::leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes) { loop_->leaveBehind(epoch, processes); }
 void Paths::stop() { loop_->stop(); }
 
 Paths::Loop::Loop(PathsOptions options, net::Wakeup wakeup)
@@ -65,7 +67,18 @@ void Paths::Loop::stop() {
   stop_.store(true);
   wakeup_.signal();
   if (thread_.joinable()) thread_.join();
-  acceptors_.clear();
+  std::vector<std::unique_ptr<net::Acceptor>> ended;  // their threads may wait for the lock
+  std::lock_guard lock(mutex_);
+  ended.swap(acceptors_);
+}
+
+void Paths::Loop::leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes) {
+  std::lock_guard lock(mutex_);
+  epoch_ = std::max(epoch_, epoch);
+  for (const auto& acceptor : acceptors_) acceptor->leaveBehind(epoch_, processes);
+  for (Pair& pair : pairs_) {
+    if (std::find(processes.begin(), processes.end(), pair.plan.peer_process) != processes.end()) pair.is_over = true;
+  }
 }
 
 std::vector<net::Address> Paths::Loop::addresses() const {
@@ -133,6 +146,7 @@ Status Paths::Loop::connect(Process& process, std::vector<PairPlan> pairs, const
   phase_ = Phase::kMaking;  // what comes too late is closed, and connected anew
   lock.unlock();
   warnOfMissing();
+  warnOfLone();
   makeEndpoints();
   lock.lock();
   phase_ = Phase::kRunning;
@@ -226,6 +240,26 @@ void Paths::Loop::warnOfMissing() const {
     if (tier == 0) JHETCC_LOG(kWarn, "rail", text);
     if (tier != 0) JHETCC_LOG(kInfo, "rail", text);
   }
+}
+
+/// Ranks that one path joins: there failover has nowhere to go. Within a host that is as it should be.
+void Paths::Loop::warnOfLone() const {
+  std::lock_guard lock(mutex_);
+  std::set<int32_t> lone;
+  for (const Pair& pair : pairs_) {
+    const auto isUp = [](const Path& path) { return path.state == Path::State::kUp; };
+    if (std::count_if(pair.paths.begin(), pair.paths.end(), isUp) != 1) continue;
+    const PathPlan& first = pair.plan.paths.front();
+    const bool is_within = first.remote.isLoopback() || first.remote.host() == options_.nics[first.nic].address.host();
+    if (pair.paths.size() > 1 || !is_within) lone.insert(pair.plan.peer);
+  }
+  if (lone.empty()) return;
+  std::string ranks;
+  for (const int32_t rank : lone) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  JHETCC_LOG(kWarn, "rail",
+             "no spare path to rank" + std::string(lone.size() > 1 ? "s " : " ") + ranks +
+                 " at the start: one connection joins them with this process, and while it is lost nothing takes its " +
+                 "place. A second NIC, or JHETCC_PATHS_PER_NIC=2 where there is one, gives them a spare");
 }
 
 std::unique_ptr<transport::Endpoint> Paths::Loop::bundleOf(size_t number) {

@@ -61,6 +61,9 @@ class Paths {
                  const net::Deadline& deadline);
   /// Whether any pair has several paths: then this must live as long as the process runs.
   bool hasSeveral() const;
+  /// This process has moved on to that epoch (one before its own changes nothing) without these processes: they get no
+  /// connection any more, by either side's call. Those that are there stay, for what is still to be said.
+  void leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes);
   /// Ends the listening sockets and all threads. The endpoints stay.
   void stop();
 

@@ -125,6 +125,7 @@ void Paths::Loop::launch(Place place) {
   Attempt& attempt = attempts_.emplace_back();
   attempt.place = place;
   attempt.identity = options_.mine;
+  attempt.identity.epoch = epoch_;
   attempt.identity.path = static_cast<uint16_t>(place.path);
   attempt.identity.caller_slot = static_cast<uint16_t>(plan.slot);
   attempt.identity.called_slot = static_cast<uint16_t>(plan.peer_slot);
@@ -188,6 +189,7 @@ void Paths::Loop::takeResults() {
 
 void Paths::Loop::takeFailure(const Attempt& attempt, const Status& why) {
   const bool is_final = why.kind() == Kind::kBadArgument || why.kind() == Kind::kResource;
+  const bool is_left_behind = why.code() == "stale_epoch";
   rail::Bundle* bundle = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -195,7 +197,7 @@ void Paths::Loop::takeFailure(const Attempt& attempt, const Status& why) {
     Route& route = routes_[path.route];
     if (path.state == Path::State::kConnecting) path.state = Path::State::kLost;
     path.why = why;
-    path.is_refused_for_good = is_final && phase_ == Phase::kStarting;
+    path.is_refused_for_good = is_final && (phase_ == Phase::kStarting || is_left_behind);
     --route.under_way;
     route.is_proven = false;
     backOff(route);
@@ -204,7 +206,9 @@ void Paths::Loop::takeFailure(const Attempt& attempt, const Status& why) {
   }
   if (!bundle || stop_.load()) return;
   process_->runner(pairs_[attempt.place.pair].plan.slot).withEngine([&](engine::Engine&) {
-    bundle->failPath(static_cast<uint16_t>(attempt.place.path), why);
+    // For this rank, who refuses to know it is as gone as who does not listen any more.
+    const Status gone(Kind::kDisconnected, Scope::kEndpoint, "refused", why.message());
+    bundle->failPath(static_cast<uint16_t>(attempt.place.path), is_left_behind ? gone : why);
   });
 }
 

@@ -28,6 +28,7 @@ class Paths::Loop {
   Status connect(Process& process, std::vector<PairPlan> pairs, const EndpointOptions& endpoint,
                  const net::Deadline& deadline);
   bool hasSeveral() const;
+  void leaveBehind(uint32_t epoch, const std::vector<int32_t>& processes);
   void stop();
 
  private:
@@ -45,7 +46,7 @@ class Paths::Loop {
     PairPlan plan;
     std::vector<Path> paths;
     rail::Bundle* bundle = nullptr;  ///< of several paths, once made; the process's rail owns it
-    bool is_over = false;            ///< the rail broke: the peer is lost or has left
+    bool is_over = false;            ///< the peer is lost, has left, or was left behind: nobody needs its paths
   };
   /// All paths of one NIC to one NIC of a process: while nothing came through, one attempt speaks for all of them.
   struct Route {
@@ -76,6 +77,7 @@ class Paths::Loop {
   bool isUp(int tier) const;
   Status noPath(const Status& time, const net::Deadline& deadline, int64_t begun_ns) const;
   void warnOfMissing() const;
+  void warnOfLone() const;
   void makeEndpoints();
   std::unique_ptr<transport::Endpoint> bundleOf(size_t pair);
 
@@ -124,6 +126,7 @@ class Paths::Loop {
   enum class Phase { kBefore, kStarting, kMaking, kRunning } phase_ = Phase::kBefore;
   std::vector<Pair> pairs_;
   std::vector<Route> routes_;
+  uint32_t epoch_ = 0;        ///< the newest that this process is in
   std::vector<Status> nics_;  ///< the state of each
   std::deque<net::Connection> arrivals_;
   std::list<Attempt> attempts_;

@@ -13,7 +13,7 @@ from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, ResourceError
 from jhetcc.world.detect import split_address
 from jhetcc.world.members import Member
-from jhetcc.world.nics import Nic, ways
+from jhetcc.world.nics import Nic, flows_over_one_nic, ways
 
 __all__ = ["Connections"]
 
@@ -117,7 +117,10 @@ class Connections:
         pairs: list[tuple] = []
         # All before anybody is waited for: what cannot be joined is told at once.
         joined = [(other, self._paths_to(me, other)) for other in members if other.process_id != me.process_id]
+        with_one: dict[str, tuple[Member, int, int]] = {}
         for other, paths in joined:
+            if paths is not None and len(paths) > 1 and len({(nic, address) for _, nic, address, _ in paths}) == 1:
+                with_one.setdefault(other.host_key, (other, paths[0][1], len(paths)))
             for local, remote in _rank_pairs(me, other):
                 peer = first_rank[other.process_id] + remote
                 if paths is not None:
@@ -130,6 +133,9 @@ class Connections:
                     raise failed(other, error) from None
         if not pairs:
             return
+        if with_one:
+            other, nic, flows = next(iter(with_one.values()))
+            _log.info("%s", flows_over_one_nic(me.nics[nic], other.place, len(with_one), flows))
         try:
             self._paths.connect(pairs=pairs, congestion=self._options.tcp_congestion or "", timeout=left(), **common)
         except Error as error:
@@ -185,6 +191,10 @@ class Connections:
         self._unix = None
         if not self._paths.has_several:
             self._paths.stop()
+
+    def leave_behind(self, epoch: int, processes: Sequence[int]) -> None:
+        """This process is in that epoch now, and these are not."""
+        self._paths.leave_behind(epoch, processes)
 
     def close(self) -> None:
         self._unix = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jhetcc.errors import BadArgumentError
 
-__all__ = ["Nic", "Way", "ways"]
+__all__ = ["Nic", "Way", "flows_over_one_nic", "ways"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,23 @@ def ways(low: Sequence[Nic], high: Sequence[Nic], *, same_host: bool, per_nic: i
         crossed = dict.fromkeys((a[k % len(a)], b[(k + 1) % len(b)]) for k in range(count))
         found += [Way(*ends, 1) for ends in crossed if ends not in joined]
     return found
+
+
+def flows_over_one_nic(nic: Nic, place: str, hosts: int, flows: int) -> str:
+    """What it means for hosts that are reached by one NIC here, and have one themselves, that several flows join them.
+
+    Args:
+      nic: the one here.
+      place: of a process on such a host.
+      hosts: how many there are.
+      flows: to each rank there.
+    """
+    others = f" and {hosts - 1} more host{'s' if hosts > 2 else ''}" if hosts > 1 else ""
+    return (
+        f"one NIC joins this process with {place}{others}: {flows} flows go over {nic}. They protect against the loss of a "
+        "connection (a reset, a firewall that forgot it, an unlucky hash in a bundle of links), not against that of the NIC, its "
+        "cable or its switch: that takes a second NIC on both sides"
+    )
 
 
 def _aligned(a: list[int], b: list[int], low: Sequence[Nic], high: Sequence[Nic]) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from jhetcc import _core, config
 from jhetcc.errors import BadArgumentError, Error, OperationTimeoutError, PeerLostError, ResourceError
 from jhetcc.planner import Capabilities
 from jhetcc.topology.values import spans
-from jhetcc.world import library
+from jhetcc.world import library, state
 from jhetcc.world.connecting import Connections
 from jhetcc.world.detect import Launch, refuse_loopback, split_address
 from jhetcc.world.members import Local, Member, describe
@@ -306,6 +307,16 @@ class Rendezvous:
             self._go_on()
         self._has_finished = True
         self._connections.finish()
+
+    def leave_behind(self, epoch: int, process_of: Sequence[int]) -> None:
+        """From now on, processes with which this one shares no communicator any more get no connection to it.
+
+        Args:
+          epoch: that it has moved on to.
+          process_of: the process of each world rank.
+        """
+        here = {process_of[rank] for rank in state.ranks()}
+        self._connections.leave_behind(epoch, sorted(set(process_of) - here))
 
     def _go_on(self) -> None:
         """Says that this process needs the store no longer to learn how ``init()`` ends."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jhetcc.world.communicator import Communicator
     from jhetcc.world.world import World
 
-__all__ = ["communicator", "current", "ended", "forget", "names", "register", "set_current"]
+__all__ = ["communicator", "current", "ended", "forget", "names", "ranks", "register", "set_current"]
 
 _lock = threading.Lock()
 _world: World | None = None
@@ -53,6 +53,11 @@ def ended() -> list[Communicator]:
 
 def names() -> tuple[str, ...]:
     return tuple(_communicators)
+
+
+def ranks() -> set[int]:
+    """World ranks with which this process shares a communicator; its own, too."""
+    return {rank for each in tuple(_communicators.values()) for rank in each.world_ranks}
 
 
 def communicator(name: str) -> Communicator:

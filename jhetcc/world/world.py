@@ -172,7 +172,10 @@ class World:
             for rank in world_ranks:
                 first.setdefault(self._islands[rank], rank)
             self.create("islands", tuple(first.values()), epoch)
-        return self.create(old.name, world_ranks, epoch)
+        made = self.create(old.name, world_ranks, epoch)
+        if self.rendezvous is not None:
+            self.rendezvous.leave_behind(epoch, self._processes)
+        return made
 
     def close_communicator(self, communicator: Communicator) -> None:
         if communicator.name == "world":

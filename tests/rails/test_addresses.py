@@ -257,3 +257,21 @@ def test_nics_of_one_subnet(hosts, alone):
 def bytes_sent(both, number, interface):
     (line,) = [line for line in both.do(number, "cat /proc/net/dev").splitlines() if interface in line]
     return int(line.partition(":")[2].split()[8])
+
+
+@pytest.mark.parametrize("flows", [None, 1])
+def test_one_nic_each_says_what_that_protects(hosts, flows):
+    """Two flows, and one line a process about them; one flow has no spare, which is a warning (C106)."""
+    both = hosts(2)
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    (one, _), logs = join(both, **({"paths_per_nic": str(flows)} if flows else {}))
+    assert len(one[0]) == (flows or 2)
+    for log, nic in zip(logs, ("eth0 10.70.0.1", "en0 10.70.0.2"), strict=True):
+        told = [line for line in log.splitlines() if "one NIC joins this process with" in line]
+        assert len(told) == (flows is None)
+        if told:
+            assert (
+                f"2 flows go over {nic}" in told[0]
+                and "not against that of the NIC, its cable or its switch" in told[0]
+            )
+        assert ("no spare path to rank" in log) == (flows == 1)

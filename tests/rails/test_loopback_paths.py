@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several addresses of loopback as NICs: striping, connections that end, NICs that cannot be reached at the start."""
 
+import itertools
 import json
+import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -18,7 +21,9 @@ from rail_cases import (
     case_stopped,
     close_sockets,
     exact,
+    moved,
     paths_to,
+    states,
     work_until,
 )
 
@@ -39,10 +44,12 @@ TWO = options("127.0.0.2", "127.0.0.3")
 
 
 def test_two_nics_carry_together(pools):
-    for mine in [outcome.get() for outcome in pools(1, 1).start(case_paths, options=TWO).finish()]:
+    outcomes = pools(1, 1).start(case_paths, options=TWO).finish()
+    for mine in [outcome.get() for outcome in outcomes]:
         assert [path["tier"] for path in mine] == [0, 0, 1, 1]
         assert all(path["state"] == "healthy" and path["losses"] == 0 for path in mine)
         assert {path["local"] for path in mine} == {"lo 127.0.0.2", "lo 127.0.0.3"}
+    assert not any("no spare path" in outcome.output for outcome in outcomes)
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -127,6 +134,53 @@ def test_a_nic_that_cannot_be_reached_at_the_start(pools):
     assert "lo 127.0.0.3 here and 127.0.0.1 of process 0: connect: Connection refused" in outcomes[1].output
     assert "begins as lost, and it is tried on" in outcomes[1].output
     assert "process 1: it did not call" in outcomes[0].output
+
+
+def case_without_spare():
+    """Process 1 reaches one address of process 0 only, from one of its own."""
+    kept = Nic.address_from
+    Nic.address_from = lambda self, own: kept(self, own) if self.host == own.host == "127.0.0.2" else "127.0.0.1:9"
+    try:
+        comm = jhetcc.init(**here() | {"timeout": 20})
+    finally:
+        Nic.address_from = kept
+    work_until(comm, lambda: True, at_least=3)
+    found = states(comm, 1 - comm.rank)
+    comm.barrier()
+    comm.close()
+    return found
+
+
+def test_a_rank_without_a_spare_path_is_named_at_the_start(pools):
+    """C106: a warning says which ranks lack one."""
+    for outcome in pools(1, 1).start(case_without_spare, world=False, options=TWO).finish():
+        assert outcome.get().count("healthy") == 1
+        assert f"no spare path to rank {1 - outcome.index} at the start" in outcome.output
+
+
+def threads_and_children():
+    tasks = os.listdir("/proc/self/task")
+    children = [pathlib.Path(f"/proc/self/task/{task}/children").read_text().split() for task in tasks]
+    names = sorted(pathlib.Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in tasks)
+    return names, sorted(itertools.chain.from_iterable(children))
+
+
+def case_counted(comm):
+    peer = 1 - comm.rank
+    turn = work_until(comm, both_used(comm, peer))
+    before = threads_and_children()
+    if comm.rank == 0:
+        assert close_sockets("127.0.0.3") > 0
+    turn = work_until(comm, lambda: any(path["losses"] for path in paths_to(comm, peer)), turn)
+    turn = work_until(comm, lambda: set(states(comm, peer)) == {"healthy"}, turn)
+    work_until(comm, both_used(comm, peer, moved(comm, peer)), turn)
+    return before, threads_and_children()
+
+
+def test_a_path_that_is_lost_and_comes_back_leaves_no_thread_or_process_behind(pools):
+    for outcome in pools(1, 1).start(case_counted, options=TWO).finish():
+        before, after = outcome.get()
+        assert before == after and "jhetcc-paths" in before[0] and before[1] == []
 
 
 def test_no_path_at_all_is_an_error(pools):

@@ -4,7 +4,7 @@
 import pytest
 
 from jhetcc.errors import BadArgumentError
-from jhetcc.world.nics import Nic, ways
+from jhetcc.world.nics import Nic, flows_over_one_nic, ways
 
 
 def nics(*hosts, length=24):
@@ -85,3 +85,12 @@ def test_addresses_as_they_are_called():
     assert Nic("eth0", "10.0.0.2", 4711).address_from(Nic("en1", "10.0.0.1", 1)) == "10.0.0.2:4711"
     assert Nic("eth0", "fd00::2", 4711).address_from(Nic("en1", "fd00::1", 1)) == "[fd00::2]:4711"
     assert Nic("eth0", "fe80::2", 4711).address_from(Nic("en1", "fe80::1", 1)) == "[fe80::2%en1]:4711"
+
+
+@pytest.mark.parametrize(("hosts", "others"), [(1, ":"), (2, " and 1 more host:"), (4, " and 3 more hosts:")])
+def test_several_flows_over_one_nic_protect_connections_only(hosts, others):
+    told = flows_over_one_nic(Nic("eth0", "10.0.0.3", 7, 24, 25_000), "b:4711", hosts, 2)
+    assert told.startswith(
+        f"one NIC joins this process with b:4711{others} 2 flows go over eth0 10.0.0.3 (25 Gbit/s). "
+    )
+    assert "against the loss of a connection" in told and "not against that of the NIC, its cable or its switch" in told

@@ -111,6 +111,20 @@ TEST_CASE("a held link is silent and loses nothing") {
   for (uint32_t i = 0; i < 10; ++i) CHECK(pair.from_a.frames[i].header.index == i);
 }
 
+TEST_CASE("a link that is held one way carries the other way") {
+  SimPair pair;
+  pair.network->holdOneWay(0, 1);
+  for (uint32_t i = 0; i < 10; ++i) {
+    CHECK(pair.a->send(dataHeader(i, 0), nullptr).value());
+    CHECK(pair.b->send(dataHeader(i, 0), nullptr).value());
+  }
+  REQUIRE(pair.until([&] { return pair.from_b.frames.size() == 10; }));
+  for (int i = 0; i < 100; ++i) pair.pollOnce();
+  CHECK(pair.from_a.frames.empty());
+  pair.network->release(0, 1);
+  REQUIRE(pair.until([&] { return pair.from_a.frames.size() == 10; }));
+}
+
 TEST_CASE("a payload that comes after its cancel is dropped and counted") {
   SimPair pair;
   const std::vector<uint8_t> source = pattern(1000, 1);

@@ -4,167 +4,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <map>
-#include <optional>
 
 #include "all_well.h"
-#include "rail/bundle.h"
-#include "transport/tcp/tcp.h"
+#include "rails_job.h"
 
 using namespace jhetcc;
 using namespace jhetcc::engine;
 using namespace jhetcc::engine::testing;
 
-namespace {
-
-rail::BundleOptions bundleOptions() {
-  rail::BundleOptions options;
-  options.stall_ns = 5 * kMs;
-  options.no_path_ns = 100 * kMs;
-  options.settle_ns = kMs;
-  options.stripe_bytes_max = 32 * 1024;
-  return options;
-}
-
-/// A job whose ranks have `paths` between each two of them; lost ones are connected anew, as processes do.
-class Job {
-  struct Pair {
-    rail::Bundle* ends[2];  ///< the engines own them
-    std::vector<int> link;
-  };
-  std::map<std::pair<int, int>, Pair> pairs_;  // the simulation's constructor fills it
-
- public:
-  bool may_reopen = true;
-  int64_t reopen_after_ns = kMs;
-  Job(uint64_t seed, int ranks, int paths, const transport::sim::Options& options = {})
-      : simulation(ranks, seed, options, {}, [this, paths](transport::sim::Network& network, int a, int b) {
-          return join(network, a, b, paths);
-        }) {}
-
-  void useRelays() {
-    for (int rank = 0; rank < simulation.size(); ++rank) {
-      simulation.rank(rank).engine->useRelays(
-          [](Fd socket, const std::string& text) { return transport::tcp::create(std::move(socket), {}, text); });
-    }
-  }
-  void cutAll(int a, int b) {
-    for (int path = 0; path < static_cast<int>(pair(a, b).link.size()); ++path) cut(a, b, path);
-  }
-  void holdAll(int a, int b, int64_t for_ns) {
-    for (int path = 0; path < static_cast<int>(pair(a, b).link.size()); ++path) hold(a, b, path, for_ns);
-  }
-  /// How the lower of two ranks reaches the other when no path does.
-  std::optional<rail::PathStatus> relayed(int a, int b) {
-    for (const rail::PathStatus& path : pair(a, b).ends[0]->paths()) {
-      if (path.info.path == rail::kRelayPath) return path;
-    }
-    return std::nullopt;
-  }
-  void cut(int a, int b, int path) { simulation.network.cut(a, b, pair(a, b).link[static_cast<size_t>(path)]); }
-  void hold(int a, int b, int path, int64_t for_ns) {
-    const int link = pair(a, b).link[static_cast<size_t>(path)];
-    simulation.network.hold(a, b, link);
-    simulation.network.at(simulation.now() + for_ns, [this, a, b, link] { simulation.network.release(a, b, link); });
-  }
-  void loseSome(int64_t length_ns, int count, int stays = -1) {
-    for (int k = 0; k < count; ++k) {
-      const int a = static_cast<int>(simulation.draw(simulation.size()));
-      const int b = (a + 1 + static_cast<int>(simulation.draw(simulation.size() - 1))) % simulation.size();
-      const int paths = static_cast<int>(pair(a, b).link.size());
-      const int path = static_cast<int>(simulation.draw(paths));
-      if (path == stays) continue;
-      const bool is_held = simulation.draw(3) == 0;
-      const int64_t for_ns = simulation.draw(40 * kMs);
-      simulation.network.at(simulation.draw(length_ns), [this, a, b, path, is_held, for_ns] {
-        if (is_held) {
-          hold(a, b, path, for_ns);
-        } else {
-          cut(a, b, path);
-        }
-      });
-    }
-  }
-  uint64_t losses() {
-    uint64_t count = 0;
-    for (auto& [ranks, pair] : pairs_) {
-      for (const rail::PathStatus& path : pair.ends[0]->paths()) count += path.losses;
-    }
-    return count;
-  }
-  uint64_t resentBytes() {
-    uint64_t bytes = 0;
-    for (auto& [ranks, pair] : pairs_) {
-      for (rail::Bundle* end : pair.ends) {
-        for (const rail::PathStatus& path : end->paths()) bytes += path.resent_bytes;
-      }
-    }
-    return bytes;
-  }
-
-  Simulation simulation;
-
- private:
-  Pair& pair(int a, int b) { return pairs_.at(std::minmax(a, b)); }
-
-  std::pair<std::unique_ptr<transport::Endpoint>, std::unique_ptr<transport::Endpoint>> join(
-      transport::sim::Network& network, int a, int b, int paths) {
-    const std::string there = std::to_string(a) + " -> " + std::to_string(b);
-    const std::string back = std::to_string(b) + " -> " + std::to_string(a);
-    auto left = std::make_unique<rail::Bundle>(there, network.clock(), bundleOptions());
-    auto right = std::make_unique<rail::Bundle>(back, network.clock(), bundleOptions());
-    Pair& made = pairs_[{a, b}];
-    made = {{left.get(), right.get()}, {}};
-    for (int path = 0; path < paths; ++path) {
-      made.link.push_back(network.links(a, b));
-      auto ends = network.connect(a, b);
-      left->addPath({static_cast<uint16_t>(path), 0, "", ""}, std::move(ends.first));
-      right->addPath({static_cast<uint16_t>(path), 0, "", ""}, std::move(ends.second));
-    }
-    left->watch([this, &network, a, b](const rail::PathStatus& path) {
-      if (path.state != rail::PathState::kLost || !may_reopen) return;
-      const int number = path.info.path;
-      network.at(network.clock().nowNs() + reopen_after_ns, [this, a, b, number] { reopen(a, b, number); });
-    });
-    return {std::move(left), std::move(right)};
-  }
-  void reopen(int a, int b, int path) {
-    Pair& mine = pair(a, b);
-    if (simulation.rank(a).dead) return;
-    if (simulation.rank(b).dead) {
-      mine.ends[0]->failPath(static_cast<uint16_t>(path),
-                             Status(Kind::kDisconnected, Scope::kEndpoint, "refused", "nobody listens"));
-      return;
-    }
-    if (mine.ends[0]->paths()[static_cast<size_t>(path)].state != rail::PathState::kLost) return;
-    if (!simulation.isUp(a) || !simulation.isUp(b)) {  // stopped: nobody takes the connection
-      simulation.network.at(simulation.now() + 5 * kMs, [this, a, b, path] { reopen(a, b, path); });
-      return;
-    }
-    mine.link[static_cast<size_t>(path)] = simulation.network.links(a, b);
-    auto ends = simulation.network.connect(a, b);
-    mine.ends[0]->reopenPath(static_cast<uint16_t>(path), std::move(ends.first), true);
-    mine.ends[1]->reopenPath(static_cast<uint16_t>(path), std::move(ends.second), false);
-  }
-};
-
-void askSome(Job& job, int group, int calls) {
-  const int size = static_cast<int>(job.simulation.group(group).spec.world_ranks.size());
-  for (int k = 0; k < calls; ++k) {
-    const auto choice = plannedFor(size, k % 4 != 0);
-    job.simulation.ask(group, choice[static_cast<size_t>(job.simulation.draw(static_cast<int64_t>(choice.size())))]);
-  }
-}
-
-transport::sim::Options slowEnough(uint64_t seed) {
-  transport::sim::Options options;
-  options.bandwidth_bytes_per_s = seed % 2 ? 1e9 : 0.1e9;  // so that losses come in the middle of payloads
-  options.late_probability = seed % 3 == 0 ? 0.01 : 0;
-  options.late_ns = 400'000;
-  return options;
-}
-
-}  // namespace
+using Job = RailsJob;
 
 TEST_CASE("every schedule gives the right values over several paths") {
   for (int size : {2, 3, 5}) {
@@ -196,6 +44,22 @@ TEST_CASE("paths are lost and come back at any moment: every call ends well") {
   }
   CHECK(lost > 600);
   CHECK(resent > 150);
+}
+
+TEST_CASE("a path that passes nothing one way, or little both ways, is no more than that") {
+  uint64_t lost = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    Job job(seed, 2, 2, slowEnough(seed));
+    askSome(job, job.simulation.makeGroup("world", firstRanks(2)), 20);
+    const auto what = seed % 4 == 0 ? Job::Suffers::kSlow : Job::Suffers::kHoldOneWay;
+    const auto strike = [&job, seed, what] { job.suffer(seed % 2 ? 1 : 0, seed % 2 ? 0 : 1, 0, what, 100'000 * kMs); };
+    job.simulation.network.at(job.simulation.draw(2 * kMs), strike);
+    job.simulation.run();
+    checkAllWell(job.simulation);
+    lost += what == Job::Suffers::kHoldOneWay && job.losses() > 0;
+  }
+  CHECK(lost > 50);
 }
 
 TEST_CASE("one path after the other is lost for ever, but one") {

@@ -28,7 +28,7 @@ std::string helloBytes(const Secret& secret, int32_t rank = 1) {
 
 TEST_CASE("a client with another secret, job, role, rank or epoch learns why, and the server notes it") {
   auto server = acceptor(testSecret(), identity(0));
-  server->setEpoch(3);
+  server->leaveBehind(3, {7, 8});
   Identity current = identity(1);
   current.epoch = 3;
 
@@ -48,11 +48,17 @@ TEST_CASE("a client with another secret, job, role, rank or epoch learns why, an
   why = refusal(*server, testSecret(), current, 5);
   CHECK(why.code() == "wrong_rank");
   CHECK_MESSAGE(contains(why.message(), "this is rank 0, the caller wants rank 5"), why.message());
-  why = refusal(*server, testSecret(), identity(1), 0);
-  CHECK(why.code() == "stale_epoch");
-  CHECK(why.kind() == Kind::kBadArgument);
+  for (const uint32_t epoch : {0u, 3u}) {  // also of another half of the job, that shrank apart
+    other = identity(8);
+    other.epoch = epoch;
+    why = refusal(*server, testSecret(), other, 0);
+    CHECK(why.code() == "stale_epoch");
+    CHECK(why.kind() == Kind::kBadArgument);
+    const std::string epochs = "in epoch 3, the caller in epoch " + std::to_string(epoch);
+    CHECK_MESSAGE(contains(why.message(), epochs), why.message());
+  }
 
-  CHECK(waitForDrops(*server, 6));
+  CHECK(waitForDrops(*server, 7));
   const Status waited = server->take({Role::kData, 1, 0, 3}, Deadline::after(kClock, 0)).status();
   CHECK_MESSAGE(contains(waited.message(), "wants rank 5"), waited.message());
   checkStillServes(*server);
@@ -235,15 +241,18 @@ TEST_CASE("without a secret only this machine is served, unless it is asked for"
   CHECK(Acceptor::create(std::move(config)).status().code() == "secret_missing");
 }
 
-TEST_CASE("an epoch that moves on closes what came before it") {
+TEST_CASE("an epoch that moves on closes what came before it of ranks that are left behind, and of nobody else") {
   auto server = acceptor(testSecret(), identity(0));
-  Connection client = must(connect(server->address(), testSecret(), identity(1), 0, inSeconds(10)));
-  CHECK(server->take({Role::kData, 2, 0, 0}, Deadline::after(kClock, 0)).status().kind() == Kind::kTimeout);
+  Connection left = must(connect(server->address(), testSecret(), identity(1), 0, inSeconds(10)));
+  Connection stays = must(connect(server->address(), testSecret(), identity(2), 0, inSeconds(10)));
   const Deadline deadline = inSeconds(10);
-  while (server->counts().accepted < 1 && deadline.remainingNs() > 0) std::this_thread::yield();
-  server->setEpoch(1);
+  while (server->counts().accepted < 2 && deadline.remainingNs() > 0) std::this_thread::yield();
+  server->leaveBehind(1, {1});
   char byte;
-  CHECK(receiveAll(client.fd.get(), &byte, 1, inSeconds(5), "test").kind() == Kind::kDisconnected);
+  CHECK(receiveAll(left.fd.get(), &byte, 1, inSeconds(5), "test").kind() == Kind::kDisconnected);
+  CHECK(server->take({Role::kData, 1, 0, 0}, Deadline::after(kClock, 0)).status().kind() == Kind::kTimeout);
+  CHECK(server->take({Role::kData, 2, 0, 0}, inSeconds(10)).isOk());
+  CHECK(connect(server->address(), testSecret(), identity(2), 0, inSeconds(10)).isOk());  // it moves on later
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Paths between two processes that live in one: connected over several addresses of loopback, and again when lost.
 #include "runtime/paths.h"
 
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -91,6 +92,21 @@ void meet(Side& low, Side& high) {
   REQUIRE_MESSAGE(there.isOk(), there.message());
   low.process->startThreads();
   high.process->startThreads();
+}
+
+/// As a firewall does that forgets them.
+void endConnectionsFrom(const std::string& host) {
+  for (int fd = 3; fd < 256; ++fd) {
+    sockaddr_in local{};
+    socklen_t size = sizeof local;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0 || local.sin_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN];
+    ::inet_ntop(AF_INET, &local.sin_addr, text, sizeof text);
+    sockaddr_in peer{};
+    size = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;  // one that listens
+    if (host == text) ::shutdown(fd, SHUT_RDWR);
+  }
 }
 
 bool areHealthy(Side& side, uint32_t losses) {
@@ -230,4 +246,38 @@ TEST_CASE("proven connections that fit no path, or come too late for one, change
   call(stranger);  // an earlier life of that process
   CHECK(areHealthy(low, 0));
   CHECK(areHealthy(high, 0));
+}
+
+TEST_CASE("a process that was left behind by a shrink gets no path any more; one that moves on later does") {
+  Side low(0), high(1);
+  meet(low, high);
+  low.paths->leaveBehind(1, {});  // the other is in epoch 0 still
+  high.fail(0);
+  REQUIRE(becomes([&] { return low.look()[0].losses == 1 && areHealthy(high, 0) == false; }));
+  REQUIRE(becomes([&] { return low.look()[0].state == rail::PathState::kHealthy; }));
+  REQUIRE(becomes([&] { return high.look()[0].state == rail::PathState::kHealthy; }));
+
+  low.paths->leaveBehind(2, {1});
+  high.fail(0);
+  const char* why = "in epoch 2, the caller in epoch 0; it was left behind by a shrink";
+  REQUIRE(becomes([&] { return high.look()[0].last_event.find(why) != std::string::npos; }));
+  CHECK(high.look()[1].state == rail::PathState::kHealthy);  // what is there stays
+  endConnectionsFrom("127.0.0.3");
+  CHECK(becomes(
+      [&] {
+        bool is_broken = false;
+        high.look(&is_broken);
+        return is_broken;
+      },
+      5 * kSecond));
+}
+
+TEST_CASE("a process calls nobody any more whom it left behind") {
+  Side low(0), high(1);
+  meet(low, high);
+  high.paths->leaveBehind(1, {0});
+  low.fail(0);
+  REQUIRE(becomes([&] { return high.look()[0].losses == 1; }));
+  CHECK(!becomes([&] { return high.look()[0].state != rail::PathState::kLost; }, kSecond / 2));
+  CHECK(high.look()[1].state == rail::PathState::kHealthy);
 }

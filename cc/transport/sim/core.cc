@@ -112,7 +112,7 @@ void Core::runUntil(int64_t time_ns) {
 
 void Core::arrive(Side* to, Item item) {
   if (to->closed || (to->link->cut && item.what != Item::What::kBroken)) return;
-  if (to->link->held && !to->link->cut) {  // even the news of a peer's death does not pass
+  if (to->is_held && !to->link->cut) {  // even the news of a peer's death does not pass
     to->held.push_back(std::move(item));
     return;
   }
@@ -152,14 +152,14 @@ void Core::serve(Side* side, const Item& request) {
 void Core::resume(int rank) {
   stopped_.erase(rank);
   for (Side* side : of_rank_[rank]) {
-    if (side->link->held) continue;
+    if (side->is_held) continue;
     for (Item& item : std::exchange(side->held, {})) push(Event{clock.nowNs(), 0, side, std::move(item), {}});
   }
 }
 
 void Core::release(Link* link) {
-  link->held = false;
   for (Side& side : link->sides) {
+    side.is_held = false;
     for (Item& item : std::exchange(side.held, {})) push(Event{clock.nowNs(), 0, &side, std::move(item), {}});
     side.last_arrival_ns = std::max(side.last_arrival_ns, clock.nowNs());
   }

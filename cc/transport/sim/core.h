@@ -49,7 +49,8 @@ struct Side {
   bool goodbye = false;  ///< the peer said it closes
   Status broken;
   std::deque<Item> inbox;  ///< arrived, not polled
-  std::deque<Item> held;   ///< arrived at a held link or, for requests, a stopped rank
+  bool is_held = false;    ///< nothing comes to this side, and nobody is told
+  std::deque<Item> held;   ///< arrived at a held side or, for requests, a stopped rank
   std::vector<OpenOffer> offers;
   std::vector<PendingFetch> fetches;
   uint64_t next_fetch = 1;
@@ -65,7 +66,6 @@ struct Side {
 struct Link {
   Side sides[2];
   bool cut = false;
-  bool held = false;
   double bandwidth_bytes_per_s = 0;
   std::string description[2];
 };
@@ -87,7 +87,7 @@ class Core {
   void kill(int rank);
   void cut(Link* link, const std::string& why);
   void close(Side* side);
-  void hold(Link* link) { link->held = true; }
+  void hold(Link* link) { link->sides[0].is_held = link->sides[1].is_held = true; }
   void release(Link* link);
   std::vector<Link*> between(int rank_a, int rank_b, int link = kAllLinks);
   bool isStopped(int rank) const { return stopped_.contains(rank); }

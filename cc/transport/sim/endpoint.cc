@@ -85,7 +85,7 @@ Result<bool> SimEndpoint::send(const FrameHeader& header, const void* payload) {
 Result<bool> SimEndpoint::fetch(const FrameHeader& offer, void* destination, uint64_t token) {
   if (!side_->broken.isOk()) return side_->broken;
   Side* peer = side_->peer;
-  const bool may_read = !side_->link->cut && !side_->link->held && !peer->closed;
+  const bool may_read = !side_->link->cut && !side_->is_held && !peer->is_held && !peer->closed;
   if (may_read && core_->roll(core_->options.instant_fetch_probability)) {
     const auto open = std::find_if(peer->offers.begin(), peer->offers.end(),
                                    [&](const OpenOffer& candidate) { return candidate.cookie == offer.cookie; });
@@ -190,6 +190,9 @@ void Network::cut(int rank_a, int rank_b, int link) {
 }
 void Network::hold(int rank_a, int rank_b, int link) {
   for (Link* one : core_->between(rank_a, rank_b, link)) core_->hold(one);
+}
+void Network::holdOneWay(int from, int to, int link) {
+  for (Link* one : core_->between(from, to, link)) one->sides[one->sides[0].rank == to ? 0 : 1].is_held = true;
 }
 void Network::release(int rank_a, int rank_b, int link) {
   for (Link* one : core_->between(rank_a, rank_b, link)) core_->release(one);

@@ -70,6 +70,8 @@ class Network {
   void cut(int rank_a, int rank_b, int link = kAllLinks);
   /// Nothing passes between two ranks, and nobody is told; release() lets everything through, in order.
   void hold(int rank_a, int rank_b, int link = kAllLinks);
+  /// The same of one direction: an asymmetric cut.
+  void holdOneWay(int from, int to, int link = kAllLinks);
   void release(int rank_a, int rank_b, int link = kAllLinks);
   /// From now on, both ways.
   void setBandwidth(int rank_a, int rank_b, int link, double bytes_per_s);
