@@ -102,7 +102,9 @@ void bindStore(nb::module_& module) {
                        const Encryption* encryption) {
              control::StoreServerConfig config;
              config.tls = of(encryption);
-             config.address = firstAddress(address);
+             config.more = unwrap(net::resolve(address));  // of a name: at all of its addresses that are here
+             config.address = config.more.front();
+             config.more.erase(config.more.begin());
              config.secret = secret;
              config.mine = identity.of(net::Role::kControl);
              return unwrap(control::StoreServer::create(config));

@@ -2,6 +2,7 @@
 """Links of hosts that go down and come back while collectives run: exact results, and evidence that each link was hit."""
 
 import contextlib
+import re
 import secrets
 import signal
 import time
@@ -43,6 +44,21 @@ def play(both, take, give, hits, rounds=1, options=None):
         return [outcome.get() for outcome in outcomes], [outcome.output for outcome in outcomes]
 
 
+def check_log(output, log):
+    """One line an event: of each path, as the flight recorder has them, and of a NIC that the system takes or gives back."""
+    lines = re.findall(r"path (\d+) to rank \d+ \(.*?\) (lost|back)", output)
+    events = [
+        (str(event["argument"]), "lost" if event["event"] == "disconnected" else "back")
+        for event in log
+        if event["event"] != "resent"
+    ]
+    assert sorted(lines) == sorted(events), output
+    nics = re.findall(r"NIC (\S+) .*?( can be used again|: .*)", output)
+    assert len(set(nics)) == 2 * len({name for name, _ in nics}), nics
+    assert nics.count(nics[0]) == len(nics) // 2 if nics else True, nics
+    assert output.count("\n") == len(lines) + len(nics), output
+
+
 def check(told, hits, outputs, reason):
     """On paths that were hit nothing moved from their loss on; others carried all; afterwards all are used again."""
     for k, (rounds, log, aborts) in enumerate(told):
@@ -59,6 +75,7 @@ def check(told, hits, outputs, reason):
         seen = [(event["event"], event["argument"]) for event in log]
         for path in hits[k]:
             assert ("disconnected", path) in seen and ("connected", path) in seen
+        check_log(outputs[k], log)
     assert any(reason in output for output in outputs), outputs
 
 

@@ -2,6 +2,7 @@
 """Several addresses of loopback as NICs: striping, connections that end, NICs that cannot be reached at the start."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,13 @@ def test_connections_that_end_are_made_anew(pools):
         assert all(lost[k]["losses"] == 1 and lost[k]["last_event"] for k in hit)
         assert [path["losses"] for path in after] == [int(k in hit) for k in range(4)]
         assert carried(after[1]) > carried(lost[1])
+        for k in hit:
+            running.see(outcome.index, after[k]["last_event"])
+        events = re.findall(r"path (\d) to rank \d \(.*?\) (lost: |back after )", outcome.output)
+        assert sorted(events) == sorted((str(k), word) for k in hit for word in ("lost: ", "back after ")), (
+            outcome.output
+        )
+        assert outcome.output.count("\n") == len(events), outcome.output
 
 
 def case_of_several_ranks(comm, host):
@@ -130,10 +138,20 @@ def test_a_nic_that_cannot_be_reached_at_the_start(pools):
 
 
 def test_no_path_at_all_is_an_error(pools):
+    """C103: process 0 tells addresses where nobody listens: the caller names it, them, the attempts and the time."""
     running = pools(1, 1).start(case_unreachable, ["127.0.0.2", "127.0.0.3"], 3, world=False, options=TWO)
-    for outcome in running.finish():
-        with pytest.raises(jhetcc.Error):
+    called, caller = running.finish()
+    for outcome in (called, caller):
+        with pytest.raises(jhetcc.OperationTimeoutError):
             outcome.get()
+        assert outcome.error.code == "init_timeout" and outcome.seconds < 20
+    text = str(caller.error)
+    assert caller.error.ranks == (0,) and "process 1 (" in text and "and process 0 (" in text, text
+    elapsed = int(re.search(r"gave up after (\d+) s", text).group(1))
+    assert 2 <= elapsed < 20, text
+    for host in ("127.0.0.2", "127.0.0.3"):
+        tried = re.search(rf"calling 127.0.0.1:9 from {host}, (\d+) attempts?: .*?Connection refused", text)
+        assert tried and int(tried.group(1)) >= 2, text
 
 
 def case_until_lost(comm):
