@@ -52,6 +52,7 @@ Path* Bundle::findOrRelay(uint16_t path) {
 void Bundle::tell(Path& path, const std::string& event) {
   path.status.last_event = event;
   path.status.last_event_ns = clock_.nowNs();
+  path.status.is_parting = goodbye_order_ != 0;
   if (watcher_) watcher_(path.status);
 }
 

@@ -44,6 +44,7 @@ struct PathStatus {
   uint32_t losses = 0;
   std::string last_event;
   int64_t last_event_ns = 0;
+  bool is_parting = false;  ///< it came after our goodbye
 };
 
 /// A part of an offer on its way over this path.

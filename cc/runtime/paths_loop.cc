@@ -320,9 +320,12 @@ void Paths::Loop::onChange(Place place, const rail::PathStatus& status) {
   const bool is_lost = status.state == rail::PathState::kLost;
   const PairPlan& plan = pairs_[place.pair].plan;
   note(is_lost ? trace::EventKind::kDisconnected : trace::EventKind::kConnected, place.pair, status, 0);
-  JHETCC_LOG(kWarn, "rail",
-             "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
-                 status.info.local + " -> " + status.info.remote + ") " + status.last_event);
+  const auto text = [&] {
+    return "path " + std::to_string(status.info.path) + " to rank " + std::to_string(plan.peer) + " (" +
+           status.info.local + " -> " + status.info.remote + ") " + status.last_event;
+  };
+  if (!status.is_parting) JHETCC_LOG(kWarn, "rail", text());
+  if (status.is_parting) JHETCC_LOG(kDebug, "rail", text());  // the peer closes, too
   // A path by a third rank is none of this table's.
   if (!is_lost || place.path >= pairs_[place.pair].paths.size()) return;
   std::lock_guard lock(mutex_);

@@ -105,7 +105,7 @@ def test_a_receiver_is_killed_in_the_middle(pools, wire):
     running.pool.renew()
     told, text = outcomes[0].get()
     assert told - killed < 2, text
-    assert f"rank 1 ({socket.gethostname()}:{pid}): {wire} rank 0 -> rank 1" in text, text
+    assert f"rank 1 ({socket.gethostname()}:{pid}): rank 1 is gone ({wire} rank 0 -> rank 1" in text, text
     assert re.search(CLOSED[wire], text), text
 
 
