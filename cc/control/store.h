@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small shared map by which the processes of a job find each other. Its loss fails later calls of the store and
-// nothing else. The server has two threads of its own; a client may be used by any threads at once and has none.
+// nothing else. The server has a thread of its own, and one an address; a client may be used by any threads at once
+// and has none.
 #pragma once
 
 #include <condition_variable>

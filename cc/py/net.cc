@@ -102,9 +102,11 @@ void bindStore(nb::module_& module) {
                        const Encryption* encryption) {
              control::StoreServerConfig config;
              config.tls = of(encryption);
-             config.more = unwrap(net::resolve(address));  // of a name: at all of its addresses that are here
+             // Of a name: at all of its addresses that are here, but on loopback only where the first one is.
+             config.more = unwrap(net::resolve(address));
              config.address = config.more.front();
-             config.more.erase(config.more.begin());
+             const bool is_loopback = config.address.isLoopback();
+             std::erase_if(config.more, [=](const net::Address& one) { return one.isLoopback() != is_loopback; });
              config.secret = secret;
              config.mine = identity.of(net::Role::kControl);
              return unwrap(control::StoreServer::create(config));

@@ -35,7 +35,7 @@ class Hall {
   bool keeps_destroying = false;  ///< members that are destroyed wait until it is not so any more
   bool waits_for_members = true;  ///< create() returns when all are there
   size_t token_bytes = 20;        ///< of each token
-  std::vector<std::string> made;                            ///< tokens, in order
+  std::vector<std::string> made;  ///< tokens, in order
   std::vector<std::pair<std::string, ccl::Group>> created;  ///< with the token's first member's number
   std::vector<std::pair<const void*, const void*>> given;   ///< source and target of each call, as they came
   int tokens = 0, inside = 0, calls = 0, left = 0, destroyed = 0, crowded = 0;
