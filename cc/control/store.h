@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small shared map by which the processes of a job find each other. Its loss fails later calls of the store and
-// nothing else. The server has two threads of its own; a client may be used by any threads at once and has none.
+// nothing else. The server has a thread of its own, and one an address; a client may be used by any threads at once
+// and has none.
 #pragma once
 
 #include <condition_variable>
@@ -30,6 +31,7 @@ struct StoreServerConfig {
   net::Identity mine;  ///< role is control
   const Clock* clock = nullptr;
   std::shared_ptr<const net::Tls> tls = nullptr;  ///< set: everything is encrypted, and clients need it too
+  std::vector<net::Address> more = {};            ///< further ones; those that are not this machine's are left out
 };
 
 class StoreServer {
@@ -37,13 +39,13 @@ class StoreServer {
   static Result<std::unique_ptr<StoreServer>> create(StoreServerConfig config);
   /// Ends the threads and closes every connection.
   ~StoreServer();
-  const net::Address& address() const;  ///< with the real port
+  const net::Address& address() const;  ///< the first, with the real port
 
  private:
   class Loop;
   StoreServer();
   std::unique_ptr<Loop> loop_;
-  std::unique_ptr<net::Acceptor> acceptor_;  ///< after the loop, so that it ends first
+  std::vector<std::unique_ptr<net::Acceptor>> acceptors_;  ///< after the loop, so that they end first
 };
 
 /// Every call takes a deadline (kTimeout "store_timeout", kAborted "cancelled"). Once the server is gone every call

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <thread>
@@ -207,7 +208,7 @@ void StoreServer::Loop::dropLost() {
 
 StoreServer::StoreServer() = default;
 StoreServer::~StoreServer() = default;
-const net::Address& StoreServer::address() const { return acceptor_->address(); }
+const net::Address& StoreServer::address() const { return acceptors_.front()->address(); }
 
 Result<std::unique_ptr<StoreServer>> StoreServer::create(StoreServerConfig config) {
   Result<net::Wakeup> wakeup = net::Wakeup::create();
@@ -216,16 +217,27 @@ Result<std::unique_ptr<StoreServer>> StoreServer::create(StoreServerConfig confi
   server->loop_ = std::make_unique<Loop>(std::move(wakeup).value());
   Loop* loop = server->loop_.get();
   net::AcceptorConfig acceptor;
-  acceptor.address = config.address;
   acceptor.secret = config.secret;
   acceptor.mine = config.mine;
   acceptor.mine.role = net::Role::kControl;
   acceptor.tls = config.tls;
   acceptor.clock = config.clock;
   acceptor.on_connection = [loop](net::Connection connection) { loop->add(std::move(connection)); };
-  Result<std::unique_ptr<net::Acceptor>> created = net::Acceptor::create(std::move(acceptor));
-  if (!created.isOk()) return created.status().withContext("starting the store");
-  server->acceptor_ = std::move(created).value();
+  std::vector<net::Address> addresses{config.address};
+  for (const net::Address& address : config.more) {  // resolvers repeat themselves
+    if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) addresses.push_back(address);
+  }
+  Status missing;
+  for (const net::Address& address : addresses) {
+    acceptor.address = address;
+    Result<std::unique_ptr<net::Acceptor>> created = net::Acceptor::create(acceptor);
+    if (!created.isOk() && created.status().kind() != Kind::kUnavailable) {
+      return created.status().withContext("starting the store");
+    }
+    if (created.isOk()) server->acceptors_.push_back(std::move(created).value());
+    if (!created.isOk() && missing.isOk()) missing = created.status().withContext("starting the store");
+  }
+  if (server->acceptors_.empty()) return missing;
   JHETCC_RETURN_IF_ERROR(loop->start());
   return server;
 }

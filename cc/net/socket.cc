@@ -30,8 +30,9 @@ Status setOption(int fd, int level, int option, int value, const char* name) {
 Result<Fd> createSocket(const Address& address, const std::string& device) {
   Fd fd(::socket(address.native()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.isOpen()) {
-    return Status(Kind::kResource, Scope::kProcess, "socket",
-                  "no socket for " + address.text() + ": " + systemText(errno));
+    const int error = errno;
+    return Status(error == EAFNOSUPPORT ? Kind::kUnavailable : Kind::kResource, Scope::kProcess, "socket",
+                  "no socket for " + address.text() + ": " + systemText(error));
   }
   const auto size = static_cast<socklen_t>(device.size());
   if (size > 0 && ::setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, device.data(), size) != 0) {

@@ -102,7 +102,11 @@ void bindStore(nb::module_& module) {
                        const Encryption* encryption) {
              control::StoreServerConfig config;
              config.tls = of(encryption);
-             config.address = firstAddress(address);
+             // Of a name: at all of its addresses that are here, but on loopback only where the first one is.
+             config.more = unwrap(net::resolve(address));
+             config.address = config.more.front();
+             const bool is_loopback = config.address.isLoopback();
+             std::erase_if(config.more, [=](const net::Address& one) { return one.isLoopback() != is_loopback; });
              config.secret = secret;
              config.mine = identity.of(net::Role::kControl);
              return unwrap(control::StoreServer::create(config));

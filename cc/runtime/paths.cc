@@ -197,8 +197,10 @@ Status Paths::Loop::noPath(const Status& time, const net::Deadline& deadline, in
     ranks = {pair.plan.peer_process};
     for (const Path& path : pair.paths) {
       const std::string local = options_.nics[path.plan.nic].address.host();
+      const int attempts = routes_[path.route].attempts;
       text += text.empty() ? "" : "; ";
-      text += pair.plan.is_caller ? "calling " + path.plan.remote.text() + " from " + local
+      text += pair.plan.is_caller ? "calling " + path.plan.remote.text() + " from " + local + ", " +
+                                        std::to_string(attempts) + (attempts == 1 ? " attempt" : " attempts")
                                   : "waiting for its call at " + acceptors_[path.plan.nic]->address().text();
       if (!path.why.isOk()) text += ": " + path.why.message();
     }

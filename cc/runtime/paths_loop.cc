@@ -121,7 +121,8 @@ void Paths::Loop::launch(Place place) {
   std::lock_guard lock(mutex_);
   const PairPlan& plan = pairs_[place.pair].plan;
   Path& path = at(place);
-  const Route& route = routes_[path.route];
+  Route& route = routes_[path.route];
+  ++route.attempts;
   Attempt& attempt = attempts_.emplace_back();
   attempt.place = place;
   attempt.identity = options_.mine;

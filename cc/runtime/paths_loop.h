@@ -56,6 +56,7 @@ class Paths::Loop {
     bool is_proven = false;
     bool asks_for_call = false;  ///< the NIC is back here, and the other process is the one that calls
     int under_way = 0;
+    int attempts = 0;
     int64_t next_ns = 0;
     int64_t back_off_ns = 0;
   };

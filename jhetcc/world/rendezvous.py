@@ -31,6 +31,7 @@ _POLL_SECONDS = 0.02
 _CALL_SECONDS = 10.0
 _LIMITS_DIFFER_SECONDS = 1.0
 _GO_ON_SECONDS = 2.0
+_ASK_SECONDS = 1.0
 
 
 class _EarlierWorldError(BadArgumentError):
@@ -56,7 +57,7 @@ class Rendezvous:
         self._timeout = timeout
         self._server: Any = None
         self._client: Any = None
-        job = options.job or launch.job or "job"
+        self._job = job = options.job or launch.job or "job"
         self._secret = _core.Secret(secret, options.allow_insecure)
         self._identity = _core.Identity(job, launch.process_id, self.incarnation)
         self._encryption = _core.Encryption(self._secret, job) if secret is not None and options.tls != "off" else None
@@ -76,9 +77,23 @@ class Rendezvous:
                 self._server = _core.StoreServer(self._coordinator, self._secret, self._identity, self._encryption)
                 return
             except Error as error:
-                if self._left() <= 0 or not (isinstance(error, ResourceError) and error.code == "listen"):
+                if not (isinstance(error, ResourceError) and error.code == "listen"):
                     raise
+                if self._left() <= 0:
+                    raise self._occupied(error) from None
                 time.sleep(_POLL_SECONDS)
+
+    def _occupied(self, error: Error) -> Error:
+        """The error of an address that cannot be listened on, with the job that has it, where that is one of ours."""
+        try:
+            _core.StoreClient(self._coordinator, self._secret, self._identity, self._encryption, _ASK_SECONDS)
+        except Error as who:
+            if isinstance(who, OperationTimeoutError):  # nobody there speaks
+                return error
+            owner = f"asked who it is, that process answers: {who}"
+        else:
+            owner = f"it is the coordinator of another world of this job, {self._job!r}"
+        return type(error)(f"{error}; {owner}", code=error.code, scope="process")
 
     def gather(self, own: Local) -> list[Member]:
         """Waits until every process has said who it is.

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How processes find each other: late, missing, doubled, disagreeing and foreign ones; and again after close."""
 
+import contextlib
 import itertools
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import types
 import numpy as np
 import pytest
 from process_worker import hear, here, say
-from processes import import_path, run_scripts, start_scripts, wait_scripts
+from processes import Pool, import_path, run_scripts, start_scripts, wait_scripts
 
 import jhetcc
 from jhetcc.errors import BadArgumentError, Error, NotInitializedError, OperationTimeoutError
@@ -89,10 +91,14 @@ def case_no_coordinator():
 
 
 def test_nobody_at_the_coordinator(pools):
+    """C103: the error has the address, how often it was tried and for how long."""
     for outcome in pools(1, 1).attempt(case_no_coordinator, world=False):
         error = outcome.get()
         assert isinstance(error, OperationTimeoutError), error
         assert "found no coordinator at 127.0.0.1:" in str(error) and "process 0" in str(error)
+        assert "Connection refused" in str(error)
+        elapsed, attempts = re.search(r"gave up after ([0-9.]+) s and (\d+) attempts", str(error)).groups()
+        assert 1.0 <= float(elapsed) < 12 and int(attempts) >= 2, error
         assert outcome.seconds < 12
 
 
@@ -233,33 +239,58 @@ def case_first_job(comm):
 
 
 def test_two_jobs_on_one_port(pools):
-    """C077, C101: the second job hears whose address it is, and the first does not notice."""
+    """C077, C101: both processes of the second job hear whose address it is, and the first job does not notice."""
     running = pools(1, 1).start(case_first_job, options={"JHETCC_JOB": "first"})
     address = running.word(0)
-    for code, output, _ in run_scripts(INTRUDER, extra={"JHETCC_COORDINATOR": address, "JHETCC_JOB": "second"}):
-        assert code == 5 and address in output, output
+    listening, calling = run_scripts(INTRUDER, extra={"JHETCC_COORDINATOR": address, "JHETCC_JOB": "second"})
+    for code, output, seconds in (listening, calling):
+        assert code == 5 and address in output and seconds < 20, output
+        assert "this is job 'first', the caller belongs to job 'second'" in output, output
+    assert "Address already in use" in listening[1] and "ResourceError" in listening[1], listening
     running.tell(0)
     running.tell(1)
     assert [outcome.get() for outcome in running.finish()] == [2, 2]
 
 
 def test_an_occupied_port():
-    """C101: the message has the address."""
+    """C101: the message has the address; an owner that says nothing is none of ours."""
     with socket.socket() as owner:
         owner.bind(("127.0.0.1", 0))
         owner.listen()
         address = f"127.0.0.1:{owner.getsockname()[1]}"
         source = "import jhetcc\njhetcc.init(devices=1, timeout=2)\n"
         (code, output, _), *_ = run_scripts(source, extra={"JHETCC_COORDINATOR": address})
-        assert code == 1 and address in output and "in use" in output, output
+        assert code == 1 and f"{address}: Address already in use" in output and "answers" not in output, output
 
 
-def test_two_jobs_at_the_same_moment():
-    """C110: each on its own port, started together."""
-    for _ in range(2):
-        with start_scripts(SUM) as one, start_scripts(SUM) as other:
-            wait_scripts([*one, *other])
-            assert all(script.code == 0 and script.output == "3\n" for script in [*one, *other])
+def test_two_jobs_that_are_started_at_once():
+    """C110: new processes, each job on its own port."""
+    with start_scripts(SUM) as one, start_scripts(SUM) as other:
+        wait_scripts([*one, *other])
+        assert all(script.code == 0 and script.output == "3\n" for script in [*one, *other])
+
+
+def case_at_once():
+    say("ready")
+    hear()
+    comm = joined(timeout=30.0)
+    total = int(comm.all_reduce(np.array(1 << comm.rank)))
+    comm.close()
+    return total
+
+
+def test_two_jobs_at_the_same_moment(pools):
+    """C110: twenty times; all four processes are told to begin within a moment."""
+    with contextlib.closing(Pool((1, 1))) as other:
+        for _ in range(20):
+            jobs = [pool.start(case_at_once, world=False) for pool in (pools(1, 1), other)]
+            for job in jobs:
+                job.expect(0, 1, word="ready")
+            for job, process in itertools.product(jobs, range(2)):
+                job.tell(process)
+            for job in jobs:
+                for outcome in job.finish():
+                    assert outcome.get() == 3 and outcome.seconds < 30
 
 
 # Again

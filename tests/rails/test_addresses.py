@@ -4,13 +4,15 @@
 import contextlib
 import logging
 import os
+import re
 import secrets
 import time
 
 import numpy as np
 import pytest
-from process_worker import here
-from rail_cases import case_join, joined
+from process_worker import hear, here, say
+from processes import Pool
+from rail_cases import case_closed_connections, case_join, joined
 
 import jhetcc
 
@@ -161,8 +163,16 @@ def test_equal_bridges_on_both_hosts(hosts):
         assert ends(two[0]) == [("en0 10.70.0.2", "10.70.0.1")], spec
 
 
+def case_reconnect(address, key, host):
+    comm = joined(address, key, interface="10.70.0.11,10.70.0.12,10.70.0.21,10.70.0.22")
+    told = case_closed_connections(comm, host)
+    comm.barrier()
+    comm.close()
+    return told
+
+
 def test_several_addresses_of_one_interface(hosts):
-    """C099: one NIC; and several where each is named."""
+    """C099: one NIC; and several where each is named, of which each is found again when its connections end."""
     both = hosts(2)
     addresses = [" ".join(f"10.70.0.{10 * k + side}/24" for k in range(3)) for side in (1, 2)]
     both.join(0, 1, "eth0", "en0", addresses=addresses)
@@ -171,6 +181,15 @@ def test_several_addresses_of_one_interface(hosts):
     (one, two), _ = join(both, interface="10.70.0.11,10.70.0.12,10.70.0.21,10.70.0.22")
     assert ends(one[0]) == [("eth0 10.70.0.11", "10.70.0.12"), ("eth0 10.70.0.21", "10.70.0.22")]
     assert len(ends(two[0], 1)) == 2
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_reconnect, "10.70.0.1:7000", secrets.token_hex(32), "10.70.0.21", world=False)
+        for outcome in running.finish():
+            hit, _, lost, after, aborts = outcome.get()
+            assert 1 in hit and aborts == 0
+            assert all(lost[k]["losses"] == 1 and after[k]["state"] == "healthy" for k in hit), after
+            assert [(path["local"], path["remote"]) for path in after] == [
+                (path["local"], path["remote"]) for path in lost
+            ]
 
 
 def test_a_bridge_as_the_only_interface(hosts):
@@ -185,36 +204,104 @@ def test_a_bridge_as_the_only_interface(hosts):
     assert ends(two[0]) == [("virbr0 10.70.0.2", "10.70.0.1")]
 
 
-def test_a_coordinator_with_two_addresses(hosts):
-    """C096: workers reach it by the one they are given; process 0 listens there only, and data takes what joins each pair."""
+LISTENING = "cat /proc/net/tcp | awk '$4 == \"0A\" && $2 ~ /:1B58$/ { print $2 }'"  # port 7000; addresses as the kernel writes them
+KERNEL = {"10.70.0.1": "0100460A", "10.71.0.1": "0100470A"}
+
+
+@pytest.mark.parametrize(
+    ("own", "used"),
+    [
+        ("10.70.0.1", ("10.70.0.1", "10.70.0.1")),
+        ("10.71.0.1", ("10.71.0.1", "10.71.0.1")),
+        ("head", ("10.70.0.1", "10.71.0.1")),
+    ],
+)
+def test_a_coordinator_with_two_addresses(hosts, tmp_path, own, used):
+    """C096: process 0 listens at the address it is given and there only, or at all that a name has, and workers use one each.
+
+    Data takes what joins each pair.
+    """
     three = hosts(3)
     three.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
     three.join(0, 2, "eth1", "en0", addresses=("10.71.0.1/24", "10.71.0.2/24"))
     three.do(0, "echo 1 > /proc/sys/net/ipv4/ip_forward")
     three.do(1, "ip route add 10.71.0.0/24 via 10.70.0.1")
     three.do(2, "ip route add 10.70.0.0/24 via 10.71.0.1")
-    with contextlib.closing(three.pool()) as pool:
-        running = pool.start(case_sum, "10.70.0.1:7000", secrets.token_hex(32), world=False)
+    names = tmp_path / "hosts"
+    names.write_text("10.70.0.1 head\n10.71.0.1 head\n")
+    prefixes = [(*three.prefix(0), *with_hosts(names)), three.prefix(1), three.prefix(2)]
+    three.settle()
+    with contextlib.closing(Pool((1, 1, 1), prefixes=prefixes)) as pool:
+        running = pool.start(case_sum, [f"{one}:7000" for one in (own, *used)], secrets.token_hex(32), world=False)
+        running.expect(0, 1, 2, word="joined")
+        listening = three.do(0, LISTENING).split()
+        for k in range(3):
+            running.tell(k)
         for outcome in running.finish():
             assert outcome.get() == 6
+    assert sorted(one.partition(":")[0] for one in listening) == sorted(KERNEL[one] for one in set(used)), listening
 
 
-def case_sum(address, key):
-    comm = jhetcc.init(**here() | {"coordinator": address, "secret": key, "timeout": 40})
+def with_hosts(names):
+    """Lets a process have its own /etc/hosts."""
+    return ("unshare", "--mount", "sh", "-ec", 'mount --bind "$0" /etc/hosts; exec "$@"', str(names))
+
+
+def case_sum(addresses, key):
+    comm = jhetcc.init(**here() | {"coordinator": addresses[here()["process_id"]], "secret": key, "timeout": 40})
     total = int(comm.all_reduce(np.array(comm.rank + 1)))
     comm.barrier()
+    say("joined")
+    hear()
     comm.close()
     return total
 
 
+def case_nobody_here(address, key):
+    """What init() raises where the coordinator is another host's loopback."""
+    if here()["process_id"] == 0:
+        return None
+    with pytest.raises(jhetcc.OperationTimeoutError) as refused:
+        joined(address, key, seconds=1.5)
+    return str(refused.value)
+
+
+def test_localhost_of_another_host(hosts):
+    """C097: who asks there is told that it is loopback, that nobody answers, and for how long it asked."""
+    both = hosts(2)
+    both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
+    with contextlib.closing(both.pool()) as pool:
+        running = pool.start(case_nobody_here, "localhost:7000", secrets.token_hex(32), world=False)
+        text = running.finish()[1].get()
+    assert "found no coordinator at localhost:7000" in text and "Connection refused" in text, text
+    assert "It is a loopback address: only processes on this machine listen there" in text, text
+
+
+def test_localhost_without_ipv6(hosts, tmp_path):
+    """C102: its name has an IPv6 address, too, which this host does not; one line of the log at most."""
+    one = hosts(1)
+    one.do(0, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
+    names = tmp_path / "hosts"
+    names.write_text("::1 localhost\n127.0.0.1 localhost\n")
+    with contextlib.closing(Pool((1, 1), prefixes=[(*one.prefix(0), *with_hosts(names))] * 2)) as pool:
+        running = pool.start(case_sum, ["localhost:7000"] * 2, None, world=False)
+        running.expect(0, 1, word="joined")
+        for k in range(2):
+            running.tell(k)
+        for outcome in running.finish():
+            assert outcome.get() == 3 and outcome.output.count("\n") <= 1, outcome.output
+
+
 def test_a_host_without_ipv6(hosts):
-    """C102: works over IPv4, and nothing is logged at the default level."""
+    """C102: works over IPv4, and the log has no word of IPv6."""
     both = hosts(2)
     for k in range(2):
         both.do(k, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
     both.join(0, 1, "eth0", "en0", addresses=("10.70.0.1/24", "10.70.0.2/24"))
-    (one, _), _ = join(both)
+    (one, _), logs = join(both)
     assert ends(one[0]) == [("eth0 10.70.0.1", "10.70.0.2")]
+    for log in logs:
+        assert "NICs: " in log and not re.search(r"ipv6|::|address family", log, re.IGNORECASE), log
 
 
 @pytest.mark.parametrize("network", ["fd00:70::", "fe80::70:"])

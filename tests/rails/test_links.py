@@ -2,6 +2,7 @@
 """Links of hosts that go down and come back while collectives run: exact results, and evidence that each link was hit."""
 
 import contextlib
+import re
 import secrets
 import signal
 import time
@@ -43,6 +44,22 @@ def play(both, take, give, hits, rounds=1, options=None):
         return [outcome.get() for outcome in outcomes], [outcome.output for outcome in outcomes]
 
 
+def check_log(output, log, rounds):
+    """One line an event: of each path, as the flight recorder has them, and of a NIC that the system takes or gives back."""
+    lines = re.findall(r"path (\d+) to rank \d+ \(.*?\) (lost|back)", output)
+    events = [
+        (str(event["argument"]), "lost" if event["event"] == "disconnected" else "back")
+        for event in log
+        if event["event"] != "resent"
+    ]
+    assert sorted(lines) == sorted(events), output
+    nics = re.findall(r"NIC (\S+) .*?( can be used again|: .*)", output)
+    for name in {name for name, _ in nics}:
+        told = [what for each, what in nics if each == name]
+        assert len(told) == 2 * rounds and told.count(" can be used again") == rounds, output
+    assert output.count("\n") == len(lines) + len(nics), output
+
+
 def check(told, hits, outputs, reason):
     """On paths that were hit nothing moved from their loss on; others carried all; afterwards all are used again."""
     for k, (rounds, log, aborts) in enumerate(told):
@@ -59,6 +76,7 @@ def check(told, hits, outputs, reason):
         seen = [(event["event"], event["argument"]) for event in log]
         for path in hits[k]:
             assert ("disconnected", path) in seen and ("connected", path) in seen
+        check_log(outputs[k], log, len(rounds))
     assert any(reason in output for output in outputs), outputs
 
 

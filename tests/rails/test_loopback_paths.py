@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,13 @@ def test_connections_that_end_are_made_anew(pools):
         assert all(lost[k]["losses"] == 1 and lost[k]["last_event"] for k in hit)
         assert [path["losses"] for path in after] == [int(k in hit) for k in range(4)]
         assert carried(after[1]) > carried(lost[1])
+        for k in hit:
+            running.see(outcome.index, after[k]["last_event"])
+        events = re.findall(r"path (\d) to rank \d \(.*?\) (lost: |back after )", outcome.output)
+        assert sorted(events) == sorted((str(k), word) for k in hit for word in ("lost: ", "back after ")), (
+            outcome.output
+        )
+        assert outcome.output.count("\n") == len(events), outcome.output
 
 
 def case_of_several_ranks(comm, host):
@@ -111,11 +119,13 @@ def test_each_pair_of_local_ranks_has_its_own_paths(pools):
 
 
 def case_unreachable(wrong, timeout=20):
-    """Process 1 is told a wrong port for some of process 0's NICs, which it calls."""
+    """Process 1 is told a wrong port for some of process 0's NICs, which it calls, and gives up before process 0."""
+    place = here()
+    timeout += 10 * (place["process_id"] == 0)
     kept = Nic.address_from
     Nic.address_from = lambda self, own: "127.0.0.1:9" if self.host in wrong else kept(self, own)
     try:
-        comm = jhetcc.init(**here() | {"timeout": timeout})
+        comm = jhetcc.init(**place | {"timeout": timeout})
     finally:
         Nic.address_from = kept
     work_until(comm, lambda: True, at_least=5)
@@ -184,10 +194,20 @@ def test_a_path_that_is_lost_and_comes_back_leaves_no_thread_or_process_behind(p
 
 
 def test_no_path_at_all_is_an_error(pools):
+    """C103: process 0 tells addresses where nobody listens: the caller names it, them, the attempts and the time."""
     running = pools(1, 1).start(case_unreachable, ["127.0.0.2", "127.0.0.3"], 3, world=False, options=TWO)
-    for outcome in running.finish():
-        with pytest.raises(jhetcc.Error):
+    called, caller = running.finish()
+    for outcome in (called, caller):
+        with pytest.raises(jhetcc.OperationTimeoutError):
             outcome.get()
+        assert outcome.error.code == "init_timeout" and outcome.seconds < 20
+    text = str(caller.error)
+    assert caller.error.ranks == (0,) and "process 1 (" in text and "and process 0 (" in text, text
+    elapsed = int(re.search(r"gave up after (\d+) s", text).group(1))
+    assert 2 <= elapsed < 20, text
+    for host in ("127.0.0.2", "127.0.0.3"):
+        tried = re.search(rf"calling 127.0.0.1:9 from {host}, (\d+) attempts?: .*?Connection refused", text)
+        assert tried and int(tried.group(1)) >= 2, text
 
 
 def case_until_lost(comm):

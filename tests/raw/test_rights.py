@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared memory where a container takes rights away: no reading of a peer's memory, no /dev/shm."""
 
+import contextlib
+import errno
 import os
 import platform
+import subprocess
 
 import numpy as np
 import pytest
-from processes import run_scripts
+from process_worker import here
+from processes import Pool, run_scripts
+
+import jhetcc
 
 READ_CALL = {"x86_64": 310, "aarch64": 270}.get(platform.machine())  # process_vm_readv
 
@@ -112,3 +118,34 @@ def test_the_size_of_dev_shm_does_not_matter(pools, cma):
     """C113, C114: segments are anonymous memory, so a small or full /dev/shm holds nobody up and nothing can be left there."""
     for found in pools(1, 1).run(case_no_names, options={"JHETCC_CMA": cma, "JHETCC_TRANSPORT": "shm"}):
         assert found == []
+
+
+SMALL = ("unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o size=2m small /dev/shm; exec "$@"', "sh")
+NO_MOUNTS = os.geteuid() != 0 or subprocess.run([*SMALL, "true"], capture_output=True, check=False).returncode != 0
+
+
+def case_small(cma):
+    """Sums and messages of many times what /dev/shm holds, while that is full."""
+    with open("/dev/shm/full", "wb", buffering=0) as file, pytest.raises(OSError) as full:
+        while True:
+            file.write(bytes(1 << 16))
+    assert full.value.errno == errno.ENOSPC and os.path.getsize("/dev/shm/full") == 2 << 20
+    os.environ["JHETCC_CMA"] = cma
+    comm = jhetcc.init(**here() | {"timeout": 30.0})
+    data = np.arange(4_000_000, dtype=np.float32)
+    assert np.array_equal(comm.all_reduce(data * (comm.rank + 1)), data * 3)
+    assert np.array_equal(comm.sendrecv(data + comm.rank, 1 - comm.rank, 1 - comm.rank), data + 1 - comm.rank)
+    path = comm.status()["ranks"][0]["paths"][1 - comm.rank]
+    comm.barrier()
+    comm.close()
+    return path, os.listdir("/dev/shm")
+
+
+@pytest.mark.skipif(NO_MOUNTS, reason="nobody may mount a small file system here")
+@pytest.mark.parametrize("cma", ["auto", "off"])
+def test_a_dev_shm_of_2_mb_that_is_full(cma):
+    """C113: each process has such a one; ranks meet over shared memory all the same, and values are right."""
+    with contextlib.closing(Pool((1, 1), prefixes=[SMALL] * 2)) as pool:
+        for outcome in pool.start(case_small, cma, world=False).finish():
+            path, left = outcome.get()
+            assert path.startswith("shm ") and left == ["full"], (path, left)

@@ -119,8 +119,13 @@ def test_a_link_that_is_the_only_one_ends_the_operation_on_both_sides_soon_and_s
         assert told["kind"] == "PeerLostError"
         assert told["seconds"] < 10
         assert "verbs rank" in told["text"]
-    assert "no answer from the other end's adapter after 6 retries" in job[0]["alone"][0]["text"]
-    assert "is down" in job[1]["alone"][0]["text"]
+    told = job[0]["alone"][0]["text"]
+    assert (
+        "verbs rank 0 -> rank 1 10.9.0.1 -> 10.9.0.2 by rxe0: no answer from the other end's adapter after 6 retries"
+        in told
+    )
+    assert "JHETCC_TRANSPORT=tcp goes without" in told
+    assert "the port of rxe0 is down" in job[1]["alone"][0]["text"]
 
 
 CELLS = "nic_down:middle,black_hole:first,address_removed:last,loss:middle,peer_killed:middle,nothing:middle,corrupted:middle"

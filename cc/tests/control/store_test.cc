@@ -149,6 +149,24 @@ TEST_CASE("many waiters of one key, some of which leave") {
   }
 }
 
+TEST_CASE("one store at several addresses, of which some are not this machine's, and one is said twice") {
+  const uint16_t port = server()->address().port();  // free again at once
+  const auto at = [port](const char* host) { return must(net::Address::fromHost(host, port)); };
+  StoreServerConfig config{at("192.0.2.1"), secret(), identity(0), nullptr, tls()};
+  const Status nowhere = StoreServer::create(config).status();
+  CHECK(nowhere.kind() == Kind::kUnavailable);
+  CHECK_MESSAGE(nowhere.message().find("192.0.2.1") != std::string::npos, nowhere.message());
+  config.more = {at("127.0.0.2"), at("127.0.0.3"), at("127.0.0.2"), at("198.51.100.1")};
+  const auto store = must(StoreServer::create(config));
+  CHECK(store->address() == at("127.0.0.2"));
+  auto one = must(StoreClient::connect(at("127.0.0.2"), secret(), identity(1), inSeconds(10), net::kAnyRank, tls()));
+  auto two = must(StoreClient::connect(at("127.0.0.3"), secret(), identity(2), inSeconds(10), net::kAnyRank, tls()));
+  CHECK(one->set("key", "value", inSeconds(10)).isOk());
+  CHECK(must(two->get("key", inSeconds(10))) == "value");
+  config.address = at("127.0.0.4");
+  CHECK(StoreServer::create(config).status().kind() == Kind::kResource);  // one of them is taken
+}
+
 TEST_CASE("limits: keys, values and large ones that fit") {
   auto store = server();
   auto a = client(*store, 0);

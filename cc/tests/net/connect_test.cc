@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <vector>
@@ -51,16 +52,25 @@ TEST_CASE("a client may come before its server, and binds to the address it is t
   CHECK(taken.remote == client.value().local);
 }
 
-TEST_CASE("nobody listens: the error names rank, address, attempts and the system's words") {
+TEST_CASE("nobody listens: the error names rank, address, attempts, elapsed time and the system's words") {
   const Address address = must(Listener::create(loopback())).address();
   const Result<Connection> client =
       connect(address, testSecret(), identity(1), 7, Deadline::after(kClock, 200 * kNsPerMs));
   REQUIRE(!client.isOk());
   CHECK(client.status().kind() == Kind::kTimeout);
   CHECK(client.status().code() == "connect_timeout");
-  for (const char* part : {"rank 7 at ", "attempts", "Connection refused", "loopback"}) {
+  for (const char* part : {"rank 7 at ", "attempts", "Connection refused", "It is a loopback address"}) {
     CHECK_MESSAGE(contains(client.status().message(), part), client.status().message());
   }
+  const size_t told = client.status().message().find("gave up after ");
+  REQUIRE_MESSAGE(told != std::string::npos, client.status().message());
+  double seconds = 0;
+  int attempts = 0;
+  CHECK(std::sscanf(client.status().message().c_str() + told, "gave up after %lf s and %d attempts", &seconds,
+                    &attempts) == 2);
+  CHECK(seconds >= 0.2);
+  CHECK(seconds < 20);
+  CHECK(attempts >= 2);
   CHECK(contains(client.status().message(), address.text()));
 }
 

@@ -209,9 +209,10 @@ TEST_CASE("without any path it waits, so long and no longer; a refusal ends the 
 
 TEST_CASE("a path that flaps is trusted later each time") {
   BundleOptions options = quick();
-  options.settle_ns = 30 * kMs;
+  options.settle_ns = kMs;
   Talk talk(5, 2, {}, options);
-  for (int round = 0; round < 4; ++round) {
+  for (int round = 0; round < 10; ++round) {
+    CAPTURE(round);
     talk.cut(1);
     const int64_t lost = talk.now();
     talk.say(1);
@@ -226,12 +227,35 @@ TEST_CASE("a path that flaps is trusted later each time") {
       talk.say(1);
       talk.run(kMs);
       talk.network.runUntil(talk.now() + kMs / 4);
-      REQUIRE(talk.now() < opened + 2000 * kMs);
+      REQUIRE(talk.now() < opened + 2'000 * kMs);
     }
     CHECK(pathsOf(talk)[1].generation == static_cast<uint32_t>(round) + 1);
-    CHECK(talk.now() - opened >= 30 * kMs << round);
-    CHECK(talk.now() - opened < (30 * kMs << round) + 80 * kMs);
+    CHECK(talk.now() - opened >= kMs << round);
+    CHECK(talk.now() - opened < (kMs << round) + 80 * kMs);
   }
+}
+
+TEST_CASE("a path that is away for 5 s, ten times, carries again at once each time, as long as it stays 10 s between") {
+  Talk talk(9, 2, slowLinks(), BundleOptions{});  // as in a job
+  const auto rest = [&talk](int64_t for_ns) { talk.network.runUntil(talk.now() + for_ns); };
+  for (uint32_t round = 1; round <= 10; ++round) {
+    CAPTURE(round);
+    rest(11'000 * kMs);
+    talk.cut(1);
+    const int64_t cut_ns = talk.now();
+    while (!talk.isLost(1, 0) || !talk.isLost(1, 1)) {
+      carry(talk, 1);
+      REQUIRE(talk.now() < cut_ns + 5'000 * kMs);
+    }
+    rest(5'000 * kMs);
+    talk.reopen(1);
+    const int64_t opened_ns = talk.now();
+    while (carry(talk, 20 * kMs)[1] == 0) REQUIRE(talk.now() < opened_ns + 10'000 * kMs);
+    CHECK(talk.now() - opened_ns < 1'000 * kMs);
+    CHECK(pathsOf(talk)[1].losses == round);
+  }
+  CHECK(pathsOf(talk)[0].losses == 0);
+  CHECK_MESSAGE(talk.failures.empty(), talk.failures);
 }
 
 TEST_CASE("paths of a higher tier wait until none of a lower one is left") {

@@ -35,11 +35,19 @@ class Hall {
   bool keeps_destroying = false;  ///< members that are destroyed wait until it is not so any more
   bool waits_for_members = true;  ///< create() returns when all are there
   size_t token_bytes = 20;        ///< of each token
+  std::vector<std::string> made;  ///< tokens, in order
   std::vector<std::pair<std::string, ccl::Group>> created;  ///< with the token's first member's number
   std::vector<std::pair<const void*, const void*>> given;   ///< source and target of each call, as they came
   int tokens = 0, inside = 0, calls = 0, left = 0, destroyed = 0, crowded = 0;
-  std::map<std::string, std::set<int32_t>> came;            ///< by token
-  std::map<std::pair<std::string, int>, Meeting> meetings;  ///< by token and number of the call
+  std::map<std::string, std::set<int32_t>> came;            ///< by circle
+  std::map<std::pair<std::string, int>, Meeting> meetings;  ///< by circle and number of the call
+
+  /// Tokens may be empty.
+  static std::string circleOf(const ccl::Group& group) {
+    std::string name = group.token;
+    for (int32_t member : group.of_first) name += "/" + std::to_string(member);
+    return name;
+  }
 
   template <typename Change>
   void set(Change change) {
@@ -68,20 +76,22 @@ class MeetingLibrary final : public ccl::Library {
     std::lock_guard<std::mutex> lock(hall_->mutex);
     if (!hall_->failure.isOk()) return hall_->failure;
     std::string token = "token " + std::to_string(hall_->tokens++) + " ";
-    if (hall_->token_bytes == 0) return std::string();
-    token.resize(std::max(hall_->token_bytes, token.size()), '\0');
+    for (size_t k = token.size(); k < hall_->token_bytes; ++k) token += static_cast<char>(k * 7 % 256);  // zeros, too
+    if (hall_->token_bytes == 0) token.clear();
+    hall_->made.push_back(token);
     return token;
   }
 
   Result<std::unique_ptr<ccl::Communicator>> create(const ccl::Group& group) override {
     std::unique_lock<std::mutex> lock(hall_->mutex);
     hall_->created.emplace_back(group.token, group);
-    hall_->came[group.token].insert(group.rank);
+    std::set<int32_t>& came = hall_->came[Hall::circleOf(group)];
+    came.insert(group.rank);
     hall_->changed.notify_all();
     hall_->changed.wait(lock, [&] {
       if (has_left_) return true;
       if (hall_->creates_for_ever) return false;
-      return !hall_->waits_for_members || hall_->came[group.token].size() == static_cast<size_t>(group.size);
+      return !hall_->waits_for_members || came.size() == static_cast<size_t>(group.size);
     });
     if (has_left_) return Status(Kind::kAborted, Scope::kCommunicator, "left", "left while it was made");
     return std::unique_ptr<ccl::Communicator>(new Member(hall_, group));
@@ -155,7 +165,7 @@ class MeetingLibrary final : public ccl::Library {
       ++hall_->calls;
       ++hall_->inside;
       hall_->given.emplace_back(source, target);
-      const auto key = std::make_pair(group_.token, call_++);
+      const auto key = std::make_pair(Hall::circleOf(group_), call_++);
       Hall::Meeting& meeting = hall_->meetings[key];
       const char* begin = static_cast<const char*>(source);
       meeting.brought[group_.rank] = source ? std::vector<char>(begin, begin + bytes) : std::vector<char>();

@@ -60,8 +60,8 @@ TEST_CASE("a communicator of some of a cluster makes its circle when it first ca
   for (const size_t bytes : {size_t{0}, size_t{128}, size_t{256}, size_t{4108}, size_t{65536}}) {
     CAPTURE(bytes);
     Cluster cluster(3);
-    cluster.open();
     cluster.hall->token_bytes = bytes;
+    cluster.open();
     auto ranks = cluster.ranks({2, 0}, 9);
     CHECK(cluster.hall->tokens == 1);
     const std::vector<int32_t> both{0, 1};
@@ -72,11 +72,15 @@ TEST_CASE("a communicator of some of a cluster makes its circle when it first ca
     CHECK(cluster.hall->tokens == 2);
     std::lock_guard<std::mutex> lock(cluster.hall->mutex);
     REQUIRE(cluster.hall->created.size() == 5);
-    for (size_t k = 3; k < 5; ++k) {
+    REQUIRE(cluster.hall->made.size() == 2);
+    for (size_t k = 0; k < 5; ++k) {
+      CAPTURE(k);
       const ccl::Group& group = cluster.hall->created[k].second;
-      CHECK(group.size == 2);
+      const bool is_first = k < 3;  // the cluster itself, when it is opened
+      CHECK(group.size == (is_first ? 3 : 2));
       CHECK(group.token.size() == bytes);
-      CHECK(group.of_first == std::vector<int32_t>{2, 0});
+      CHECK(group.token == cluster.hall->made[is_first ? 0 : 1]);
+      CHECK(group.of_first == (is_first ? std::vector<int32_t>{} : std::vector<int32_t>{2, 0}));
     }
   }
 }

@@ -233,8 +233,9 @@ void VerbsEndpoint::onCompletion(const abi::Wc& wc) {
     std::string text = std::string(link_->library().wc_status_str(wc.status)) + " (" + std::to_string(wc.status) +
                        ", vendor's " + std::to_string(wc.vendor_error) + ")";
     if (wc.status == abi::kRetriesExceeded) {
-      text = "no answer from the other end's adapter after " + std::to_string(options_.retries) + " retries: " + text +
-             "; if it never answered, UDP port 4791 may be closed between the hosts: JHETCC_TRANSPORT=tcp goes without";
+      // What to do comes first: long texts are cut at their end.
+      text = "no answer from the other end's adapter after " + std::to_string(options_.retries) +
+             " retries (is UDP port 4791 closed? JHETCC_TRANSPORT=tcp goes without): " + text;
     }
     return endWith(lost(text));
   }
