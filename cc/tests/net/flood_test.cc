@@ -245,7 +245,7 @@ TEST_CASE("a connection that breaks off is told as a stranger's only where its w
 TEST_CASE("who has proven to be of this job, and is late, is no stranger") {
   Log log("net=info");
   auto server = make({"without TLS", nullptr});
-  server->setEpoch(3);
+  server->leaveBehind(3, {1});
   CHECK(connect(server->address(), testSecret(), identity(1), 0, inSeconds(10)).status().code() == "stale_epoch");
   CHECK(waitForDrops(*server, 1));
   REQUIRE(log.lines().size() == 1);
