@@ -98,17 +98,22 @@ struct RailRow {
   int32_t peer;
   std::string text;
   const char* state;                    ///< of a rail of one path
+  transport::Answered answered;         ///< the same
   std::vector<rail::PathStatus> paths;  ///< of several
 };
 
 RailRow railRow(rail::Rail& rail) {
   const bool has_left = rail.brokenStatus().code() == "left";
-  RailRow row{rail.peer(), rail.endpoint().description(), "healthy", {}};
+  RailRow row{rail.peer(), rail.endpoint().description(), "healthy", {}, {}};
   if (rail.isBroken()) {
     row.state = has_left ? "closed" : "lost";
     row.text = (has_left ? "closed: " : "broken: ") + rail.brokenStatus().message();
   }
-  if (const auto* bundle = dynamic_cast<const rail::Bundle*>(&rail.endpoint())) row.paths = bundle->paths();
+  if (const auto* bundle = dynamic_cast<const rail::Bundle*>(&rail.endpoint())) {
+    row.paths = bundle->paths();
+  } else if (!rail.isBroken()) {
+    row.answered = rail.endpoint().answered();
+  }
   return row;
 }
 
@@ -137,6 +142,12 @@ nb::list pathRows(const RailRow& rail, int64_t now_ns) {
   row["state"] = rail.state;
   for (const char* name : {"bytes_per_second", "sent_bytes", "received_bytes", "resent_bytes", "seconds_since"}) {
     row[name] = nb::none();
+  }
+  if (rail.answered.busy_ns > 0) {  // not where memory is shared
+    const auto bytes = static_cast<double>(rail.answered.bytes);
+    row["bytes_per_second"] = 1e9 * bytes / static_cast<double>(rail.answered.busy_ns);
+    row["sent_bytes"] = rail.answered.bytes;
+    row["resent_bytes"] = 0;
   }
   row["local"] = row["remote"] = "";
   row["losses"] = 0;

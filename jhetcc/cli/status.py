@@ -60,11 +60,16 @@ def lines(told: dict[str, Any]) -> list[str]:
         found.append(f"  rank {rank['rank']}: {doing}; {rank['seconds_in_operations']:.1f} s in operations")
         for peer, paths in sorted(rank["rails"].items(), key=lambda one: int(one[0])):
             if len(paths) == 1:
-                found.append(f"    to rank {peer}: {paths[0]['last_event']}")
+                found.append(f"    to rank {peer}: {_only(paths[0])}")
                 continue
             found.append(f"    to rank {peer}: {len(paths)} paths")
             found += ["      " + _path(path) for path in paths]
     return found
+
+
+def _only(path: dict[str, Any]) -> str:
+    sent, rate = path["sent_bytes"], path["bytes_per_second"]
+    return path["last_event"] + ("" if sent is None else f", {_amount(sent)} sent, {_amount(rate)}/s")
 
 
 def _path(path: dict[str, Any]) -> str:

@@ -219,8 +219,9 @@ class Communicator(RawCalls):
             number; ``tier``, 0 for paths used together and 1 for spare ones; ``state``, one of healthy, settling (back, not yet used),
             lost and closed (by the peer); ``local`` and ``remote``, the NICs; ``bytes_per_second``, as measured from its traffic;
             ``sent_bytes`` and ``received_bytes`` of payloads longer than 16 KiB, ``resent_bytes``, what went over it because another path
-            was lost; ``losses``, how often it was lost; ``last_event`` and ``seconds_since`` it. Where there is one path only, its
-            numbers are None.
+            was lost; ``losses``, how often it was lost; ``last_event`` and ``seconds_since`` it. Where there is one path only, nothing
+            goes over it again, ``sent_bytes`` are all that the peer's host confirmed, ``bytes_per_second`` is their mean while any were
+            under way, and what is not known is None: ``received_bytes``, and over shared memory all of these.
 
         Example:
           >>> import jhetcc, numpy as np

@@ -233,3 +233,13 @@ def test_status_names_the_rank_by_whose_way_two_others_meet():
     assert lines[-2].startswith("      0 lost     eth0 10.0.0.1 -> 10.0.0.2, "), lines
     assert lines[-1].startswith("      relay healthy  by way of rank 2, 0 B sent"), lines
     assert not any("65535" in line or "spare" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("sent", "rate", "told"), [(1234567, 2e9, "tcp a -> b, 1.23 MB sent, 2 GB/s"), (None, None, "tcp a -> b")]
+)
+def test_status_of_one_path_tells_what_is_known(sent, rate, told):
+    path = {"path": 0, "state": "healthy", "last_event": "tcp a -> b", "sent_bytes": sent, "bytes_per_second": rate}
+    rank = {"rank": 0, "operation": None, "seconds_in_operations": 0.0, "rails": {"1": [path]}}
+    place = {"number": 0, "of": 2, "host": "a", "pid": 1}
+    assert status.lines({"process": place, "ended": None, "ranks": [rank]})[-1] == f"    to rank 1: {told}"
