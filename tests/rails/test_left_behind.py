@@ -19,6 +19,7 @@ OPTIONS = {
     "JHETCC_OPERATION_TIMEOUT": "3s",
     "JHETCC_ABORT_GATHER": "500ms",
     "JHETCC_ABORT_CONFIRM": "1s",
+    "JHETCC_LOG": "warn,net=info",  # who was left behind is no stranger
 }
 LEFT = 2
 WHY = "in epoch 1, the caller in epoch 0; it was left behind by a shrink"
