@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that a shrink left behind lives on and knows the secret: it gets no connection any more, and the others go on."""
 
+import logging
 import secrets
 import signal
 import time
@@ -26,6 +27,7 @@ WHY = "in epoch 1, the caller in epoch 0; it was left behind by a shrink"
 
 
 def case_left_behind(comm):
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     comm.all_reduce(np.ones(1))
     if comm.rank == LEFT:
         say("ready")
