@@ -143,11 +143,13 @@ nb::list pathRows(const RailRow& rail, int64_t now_ns) {
   for (const char* name : {"bytes_per_second", "sent_bytes", "received_bytes", "resent_bytes", "seconds_since"}) {
     row[name] = nb::none();
   }
-  if (rail.answered.busy_ns > 0) {  // not where memory is shared
-    const auto bytes = static_cast<double>(rail.answered.bytes);
-    row["bytes_per_second"] = 1e9 * bytes / static_cast<double>(rail.answered.busy_ns);
+  if (rail.answered.bytes > 0) {  // not where memory is shared
     row["sent_bytes"] = rail.answered.bytes;
     row["resent_bytes"] = 0;
+  }
+  if (rail.answered.busy_ns > 0) {  // the system counts it in milliseconds
+    const auto bytes = static_cast<double>(rail.answered.bytes);
+    row["bytes_per_second"] = 1e9 * bytes / static_cast<double>(rail.answered.busy_ns);
   }
   row["local"] = row["remote"] = "";
   row["losses"] = 0;

@@ -69,7 +69,8 @@ def lines(told: dict[str, Any]) -> list[str]:
 
 def _only(path: dict[str, Any]) -> str:
     sent, rate = path["sent_bytes"], path["bytes_per_second"]
-    return path["last_event"] + ("" if sent is None else f", {_amount(sent)} sent, {_amount(rate)}/s")
+    known = ("" if sent is None else f", {_amount(sent)} sent") + ("" if rate is None else f", {_amount(rate)}/s")
+    return path["last_event"] + known
 
 
 def _path(path: dict[str, Any]) -> str:

@@ -221,7 +221,7 @@ class Communicator(RawCalls):
             ``sent_bytes`` and ``received_bytes`` of payloads longer than 16 KiB, ``resent_bytes``, what went over it because another path
             was lost; ``losses``, how often it was lost; ``last_event`` and ``seconds_since`` it. Where there is one path only, nothing
             goes over it again, ``sent_bytes`` are all that the peer's host confirmed, ``bytes_per_second`` is their mean while any were
-            under way, and what is not known is None: ``received_bytes``, and over shared memory all of these.
+            under way, and what is not known is None: ``received_bytes``, the rate at first, and over shared memory all of these.
 
         Example:
           >>> import jhetcc, numpy as np

@@ -236,7 +236,12 @@ def test_status_names_the_rank_by_whose_way_two_others_meet():
 
 
 @pytest.mark.parametrize(
-    ("sent", "rate", "told"), [(1234567, 2e9, "tcp a -> b, 1.23 MB sent, 2 GB/s"), (None, None, "tcp a -> b")]
+    ("sent", "rate", "told"),
+    [
+        (1234567, 2e9, "tcp a -> b, 1.23 MB sent, 2 GB/s"),
+        (999, None, "tcp a -> b, 999 B sent"),
+        (None, None, "tcp a -> b"),
+    ],
 )
 def test_status_of_one_path_tells_what_is_known(sent, rate, told):
     path = {"path": 0, "state": "healthy", "last_event": "tcp a -> b", "sent_bytes": sent, "bytes_per_second": rate}

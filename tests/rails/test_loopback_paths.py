@@ -76,7 +76,7 @@ def test_one_nic_of_loopback_is_a_bare_connection(pools):
     """Nothing is numbered, kept or connected anew there."""
     for mine in [o.get() for o in pools(1, 1).start(case_one_path, options={"JHETCC_TRANSPORT": "tcp"}).finish()]:
         (only,) = mine
-        assert only["state"] == "healthy" and only["sent_bytes"] > 0 < only["bytes_per_second"]
+        assert only["state"] == "healthy" and only["sent_bytes"] > 0
         assert only["resent_bytes"] == 0 and only["received_bytes"] is None
         assert only["last_event"].startswith("tcp rank ")
 
