@@ -146,7 +146,7 @@ class Bench:
     # -- a path is lost in the middle of operations, and comes back
     def lost(self, part, take, give):
         o = self.options
-        stalls, agains, threes, backs = [], [], [], []
+        stalls, repeats, threes, backs = [], [], [], []
         for turn in range(o.rounds):
             players = job(self.network, o.links, 7110 + turn)
             link = 1 + turn % (o.links - 1)
@@ -162,17 +162,17 @@ class Bench:
             events = [event for told in players.all("events") for event in told]
             paths = players.all("paths")
             players.close()
-            self._judge(part, streams[0], at, back_at, events, paths, link, (stalls, agains, threes, backs))
+            self._judge(part, streams[0], at, back_at, events, paths, link, (stalls, repeats, threes, backs))
         whole = statistics.median(backs) if backs else float("nan")
         self.row(part, "stall, median", 1e3 * statistics.median(stalls), "ms", all=stalls)
         self.row(part, "stall, longest", 1e3 * max(stalls), "ms")
-        if agains:
-            self.row(part, "until its stripes go again, median", 1e3 * statistics.median(agains), "ms", all=agains)
+        if repeats:
+            self.row(part, "until its stripes go again, median", 1e3 * statistics.median(repeats), "ms", all=repeats)
         self.row(part, "rate without it / expected share", 100 * statistics.median(threes), "%", all=threes)
         self.row(part, "rate 2 s after its return / before", 100 * whole, "%", all=backs)
 
     def _judge(self, part, stream, at, back_at, events, paths, link, found):
-        stalls, agains, threes, backs = found
+        stalls, repeats, threes, backs = found
         links = self.options.links
         # Of the path that carried bytes; spare ones are found out when they are probed.
         lost = [
@@ -184,7 +184,7 @@ class Bench:
         stalls.append(max(event["time_ns"] / 1e9 for event in lost) - at)
         again = [e["time_ns"] / 1e9 for e in events if e["event"] == "resent" and at <= e["time_ns"] / 1e9 < back_at]
         if again:  # the path may have been lost with nothing on it
-            agains.append(min(again) - at)
+            repeats.append(min(again) - at)
 
         def rate(begin, end):
             inside = [(t, sum(b)) for t, b in stream if begin <= t <= end]

@@ -285,17 +285,21 @@ void Bundle::onStripeReleased(Path& path, uint64_t number) {
   path.under_way.erase(found);
   path.under_way_bytes -= stripe.bytes;
   path.status.sent_bytes += stripe.bytes;
-  countTaken(stripe.offer, stripe.bytes);
+  countUnasked(stripe);
+  countTaken(stripe.offer);
 }
 
-void Bundle::countTaken(uint64_t number, uint64_t bytes) {
+/// It is not under way any more.
+void Bundle::countUnasked(const Stripe& stripe) {
+  const auto found = offered_.find(stripe.offer);
+  if (found == offered_.end() || found->second.is_wanted) return;
+  found->second.unasked -= stripe.bytes;
+  unasked_bytes_ -= stripe.bytes;
+}
+
+void Bundle::countTaken(uint64_t number) {
   const auto found = offered_.find(number);
-  if (found == offered_.end()) return;
-  if (!found->second.is_wanted) {
-    found->second.unasked -= bytes;
-    unasked_bytes_ -= bytes;
-  }
-  if (--found->second.left > 0) return;
+  if (found == offered_.end() || --found->second.left > 0) return;
   released_.push_back(found->second.cookie);
   offered_.erase(found);
 }

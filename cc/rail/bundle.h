@@ -5,8 +5,10 @@
 // Small messages are numbered and go over one path, the primary; they are kept until the peer has acknowledged them and
 // are sent again, from the first that is missing, over the next primary. Payloads are cut into stripes; each is an
 // offer of its path, which the receiver fetches into its place. When a path is lost, its endpoint is gone at once, so
-// nothing can come over it any more; both sides then tell each other, over what is left, which stripes they had, and
-// only the others are sent again: every byte is taken exactly once, and a loss in the middle of that is one more loss.
+// nothing can come over it any more, and what was under way goes over the others. Both sides also tell each other which
+// stripes they had: those go no more, or are taken back. What comes again and is whole is not taken; what comes again
+// while the first is on its way into its place says that the path of the first was lost, and that one ends before.
+// So every byte is taken exactly once, and a loss in the middle of that is one more loss.
 #pragma once
 
 #include <cstdint>
@@ -113,7 +115,7 @@ class Bundle final : public transport::Endpoint {
     std::vector<bool> taken;       ///< by stripe: whole, or on its way into its place
     std::vector<Waiting> waiting;  ///< for the place
   };
-  /// Sent over a path that was lost: the peer will say which of them it had.
+  /// Sent over a path that was lost, and again: the peer will say which of them it had.
   struct InDoubt {
     uint16_t path;
     uint32_t generation;
@@ -132,7 +134,8 @@ class Bundle final : public transport::Endpoint {
   void onWanted(uint64_t number);
   bool sendStripe(Path& path, uint64_t number, Offered& offer);
   void onStripeReleased(Path& path, uint64_t number);
-  void countTaken(uint64_t offer, uint64_t bytes);
+  void countUnasked(const Stripe& stripe);
+  void countTaken(uint64_t offer);
   uint32_t stripeBytes() const;
 
   // bundle_arriving.cc: what comes in
@@ -144,6 +147,7 @@ class Bundle final : public transport::Endpoint {
   void onWholeThere(uint16_t path, uint32_t generation, const std::vector<uint64_t>& taken);
   void onNumbered(Path& path, const transport::FrameHeader& outer, const uint8_t* payload);
   bool onOffer(Path& path, const transport::FrameHeader& outer, transport::FrameHeader& inner);
+  void onStripeAgain(Arriving& arriving, Path& path, const transport::FrameHeader& header);
   void startStripe(Arriving& arriving, Path& path, const transport::FrameHeader& header);
   static void onStripeTaken(Path& path, Arriving& arriving, uint64_t stripe, uint64_t bytes);
   void finishIfWhole(uint64_t number);
@@ -169,6 +173,7 @@ class Bundle final : public transport::Endpoint {
   void settle(Path& path, int64_t now_ns);
   void tell(Path& path, const std::string& event);
   void sendAgain(const Stripe& stripe);
+  void onTakenBefore(const Stripe& lost);
   void giveUp(const Status& why);
   void watchDescriptor(Path& path);
   void openHere(Path& path);
@@ -181,7 +186,8 @@ class Bundle final : public transport::Endpoint {
   const Clock& clock_;
   const BundleOptions options_;
   std::vector<std::unique_ptr<Path>> paths_;
-  std::vector<std::unique_ptr<transport::Endpoint>> gone_;  ///< lost while they were polled: destroyed after that
+  bool is_hearing_ = false;                                 ///< the paths are being polled
+  std::vector<std::unique_ptr<transport::Endpoint>> gone_;  ///< lost meanwhile: destroyed after that
   std::function<void(const PathStatus&)> watcher_;
   std::function<void(const PathStatus&, uint64_t)> resend_watcher_;
   transport::EventSink* sink_ = nullptr;  ///< during a poll

@@ -105,7 +105,9 @@ bool Bundle::onOffer(Path& path, const FrameHeader& outer, FrameHeader& inner) {
   arriving.left = static_cast<uint32_t>(count);
   arriving.taken.assign(count, false);
   const std::vector<Arriving::Waiting> early = std::exchange(arriving.waiting, {});
-  for (const Arriving::Waiting& one : early) onStripe(*one.path, one.header);
+  for (const Arriving::Waiting& one : early) {
+    if (one.path->endpoint) onStripe(*one.path, one.header);
+  }
   return true;
 }
 
@@ -113,7 +115,7 @@ void Bundle::onStripe(Path& path, const FrameHeader& header) {
   const uint64_t number = header.communicator;
   auto found = arriving_.find(number);
   if (found == arriving_.end()) {
-    if (number <= last_offer_) return;  // withdrawn: its sender takes it back
+    if (number <= last_offer_) return;  // whole or withdrawn: its sender takes it back
     if (number - last_offer_ > kOvertakenMax) return badFrame(path, "a stripe of an offer far ahead");
     found = arriving_.emplace(number, Arriving{}).first;
   }
@@ -123,10 +125,11 @@ void Bundle::onStripe(Path& path, const FrameHeader& header) {
     arriving.waiting.push_back({&path, header});
     return;
   }
-  if (header.index >= arriving.taken.size() || arriving.taken[header.index] ||
+  if (header.index >= arriving.taken.size() ||
       header.length != bytesOf(arriving.length, arriving.stripe_bytes, header.index)) {
-    return badFrame(path, "a stripe that cannot be, or came twice");
+    return badFrame(path, "a stripe that cannot be");
   }
+  if (arriving.taken[header.index]) return onStripeAgain(arriving, path, header);
   if (!arriving.is_fetched) {
     arriving.taken[header.index] = true;
     arriving.waiting.push_back({&path, header});
@@ -134,6 +137,26 @@ void Bundle::onStripe(Path& path, const FrameHeader& header) {
   }
   startStripe(arriving, path, header);
   finishIfWhole(number);
+}
+
+/// Whoever sends a stripe again has left the path that it came by first, which may not be known here yet.
+void Bundle::onStripeAgain(Arriving& arriving, Path& path, const FrameHeader& header) {
+  for (const auto& other : paths_) {
+    uint64_t first = 0;
+    for (const Stripe& stripe : other->fetching) {
+      if (stripe.offer == header.communicator && stripe.index == header.index) first = stripe.number;
+    }
+    for (const Arriving::Waiting& one : arriving.waiting) {
+      if (one.path == other.get() && one.header.index == header.index) first = one.header.cookie;
+    }
+    if (first == 0) continue;
+    if (other.get() == &path) return badFrame(path, "a stripe that came twice");
+    if (first > header.cookie) return;  // that is the later one, and this path the one that was left
+    lose(*other, Status(Kind::kDisconnected, Scope::kEndpoint, "lost_there", "the peer lost it"));
+    if (path.endpoint) onStripe(path, header);
+    return;
+  }
+  // Whole: the word of what came over the lost path says so, and its sender takes it back.
 }
 
 void Bundle::startStripe(Arriving& arriving, Path& path, const FrameHeader& header) {

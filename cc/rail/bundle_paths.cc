@@ -112,12 +112,13 @@ void Bundle::leaveUnreachable() {
   }
 }
 
-/// From here on nothing comes over it. The peer is told over another which stripes are whole here.
+/// From here on nothing comes over it. What was under way goes again at once; the peer is told over another path which
+/// of its own stripes are whole here.
 void Bundle::lose(Path& path, const Status& why) {
   if (!path.endpoint) return;
   const int64_t now = clock_.nowNs();
   gone_.push_back(std::move(path.endpoint));
-  if (!sink_) gone_.clear();
+  if (!is_hearing_) gone_.clear();
   const bool was_stable = path.status.state == PathState::kHealthy && now - path.healthy_since_ns >= kStableNs;
   path.settle_ns = was_stable ? options_.settle_ns : std::min(2 * path.settle_ns, options_.settle_max_ns);
   path.status.state = PathState::kLost;
@@ -127,6 +128,7 @@ void Bundle::lose(Path& path, const Status& why) {
   ++path.status.losses;
   path.closed_ns = why.code() == "peer_closed" ? now : INT64_MIN / 2;
   if (!path.under_way.empty()) {
+    for (const Stripe& stripe : path.under_way) sendAgain(stripe);
     in_doubt_.push_back({path.status.info.path, path.status.generation, std::move(path.under_way)});
   }
   path.under_way.clear();
@@ -205,14 +207,14 @@ void Bundle::onWholeThere(uint16_t number, uint32_t generation, const std::vecto
     if (lost.path != number || lost.generation != generation) continue;
     std::erase_if(lost.stripes, [&](const Stripe& stripe) {
       if (!isTaken(stripe.number)) return false;
-      countTaken(stripe.offer, stripe.bytes);
+      onTakenBefore(stripe);
       return true;
     });
   }
 }
 
-/// What was under way on a path until it was lost is taken, or will be sent again. Earlier generations of which the
-/// peer said nothing never came up there.
+/// What was under way on a path until it was lost need not go again where the peer has it. Earlier generations of which
+/// the peer said nothing never came up there.
 void Bundle::resolve(uint16_t number, uint32_t generation, const std::vector<uint64_t>& taken) {
   for (size_t k = 0; k < in_doubt_.size();) {
     if (in_doubt_[k].path != number || in_doubt_[k].generation > generation) {
@@ -222,11 +224,7 @@ void Bundle::resolve(uint16_t number, uint32_t generation, const std::vector<uin
     const InDoubt lost = std::move(in_doubt_[k]);
     in_doubt_.erase(in_doubt_.begin() + static_cast<std::ptrdiff_t>(k));
     for (const Stripe& stripe : lost.stripes) {
-      if (std::find(taken.begin(), taken.end(), stripe.number) != taken.end()) {
-        countTaken(stripe.offer, stripe.bytes);
-      } else {
-        sendAgain(stripe);
-      }
+      if (std::find(taken.begin(), taken.end(), stripe.number) != taken.end()) onTakenBefore(stripe);
     }
   }
 }
@@ -236,9 +234,27 @@ void Bundle::sendAgain(const Stripe& stripe) {
   if (!offer.hasPending()) (offer.is_wanted ? wanted_ : pending_).push_front(stripe.offer);
   offer.again.push_back(stripe.index);
   pending_bytes_ += stripe.bytes;
-  if (!offer.is_wanted) {
-    offer.unasked -= stripe.bytes;
-    unasked_bytes_ -= stripe.bytes;
+  countUnasked(stripe);
+}
+
+/// The peer has it from the path that was lost: it does not go again, or is taken back if it did.
+void Bundle::onTakenBefore(const Stripe& lost) {
+  const auto found = offered_.find(lost.offer);
+  if (found == offered_.end()) return;
+  if (std::erase(found->second.again, lost.index) > 0) {
+    pending_bytes_ -= lost.bytes;
+    return countTaken(lost.offer);
+  }
+  for (const auto& path : paths_) {
+    const auto again = std::find_if(path->under_way.begin(), path->under_way.end(), [&lost](const Stripe& stripe) {
+      return stripe.offer == lost.offer && stripe.index == lost.index;
+    });
+    if (again == path->under_way.end()) continue;
+    path->endpoint->revoke(again->number);
+    path->under_way.erase(again);
+    path->under_way_bytes -= lost.bytes;
+    countUnasked(lost);
+    return countTaken(lost.offer);
   }
 }
 

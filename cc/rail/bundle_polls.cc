@@ -249,6 +249,7 @@ void Bundle::look(int64_t now_ns) {
 Status Bundle::poll(transport::EventSink& sink) {
   if (!broken_.isOk()) return peer_said_goodbye_ ? Status::ok() : broken_;
   sink_ = &sink;
+  is_hearing_ = true;
   std::vector<Ended> ended;
   for (size_t i = 0; i < paths_.size(); ++i) {
     Path& path = *paths_[i];
@@ -265,6 +266,8 @@ Status Bundle::poll(transport::EventSink& sink) {
   for (const Ended& one : ended) {  // after all were heard: one of them may have brought the peer's goodbye
     if (one.path.endpoint.get() == one.endpoint) lose(one.path, one.why);
   }
+  is_hearing_ = false;
+  gone_.clear();  // before anything that came another way is reported: nothing writes to its place any more
   const int64_t now = clock_.nowNs();
   if (now >= next_look_ns_) look(now);
   transmit();
@@ -281,7 +284,6 @@ Status Bundle::poll(transport::EventSink& sink) {
     sink.onFetched(token, std::move(status));
   }
   sink_ = nullptr;
-  gone_.clear();
   return peer_said_goodbye_ ? Status::ok() : broken_;
 }
 

@@ -12,10 +12,17 @@ namespace {
 
 void check(Talk& talk) {
   for (const auto& side : talk.sides) {
+    uint64_t fetched = 0, taken = 0;
     for (const auto& [token, target] : side.targets) {
-      const bool is_touched = target.is_cancelled && std::any_of(target.bytes.begin(), target.bytes.end(),
-                                                                 [](uint8_t byte) { return byte != 0xA5; });
-      if (is_touched) talk.fail("written to after the fetch was cancelled");
+      fetched += target.bytes.size();
+      const bool is_touched =
+          (target.is_cancelled || target.is_done) &&
+          std::any_of(target.bytes.begin(), target.bytes.end(), [](uint8_t byte) { return byte != 0xA5; });
+      if (is_touched) talk.fail("written to after the fetch had ended");
+    }
+    for (const PathStatus& path : side.bundle->paths()) taken += path.received_bytes;
+    if (!talk.may_revoke && taken != fetched) {
+      talk.fail("took " + std::to_string(taken) + " bytes of payloads of " + std::to_string(fetched));
     }
   }
   CHECK_MESSAGE(talk.failures.empty(), talk.failures);
@@ -74,6 +81,27 @@ TEST_CASE("paths are cut, one after the other, until one is left") {
   CHECK(lost_in_the_middle > 130);
 }
 
+TEST_CASE("one side leaves a path, and sends what was on it before the other knows") {
+  uint64_t again = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    const int paths = 2 + static_cast<int>(seed % 4);
+    transport::sim::Options options;
+    options.bandwidth_bytes_per_s = seed % 2 == 0 ? 1e9 : 1e8;
+    Talk talk(seed, paths, options);
+    talk.may_revoke = seed % 3 == 1;
+    for (int path = 1; path < paths; ++path) {
+      talk.at(static_cast<int64_t>(talk.draw(3 * kMs)),
+              [&talk, path, side = static_cast<int>(talk.draw(2))] { talk.leave(path, side); });
+    }
+    talk.say(150);
+    REQUIRE_MESSAGE(talk.run(5000 * kMs), talk.story());
+    check(talk);
+    for (const PathStatus& path : talk.sides[0].bundle->paths()) again += path.resent_bytes;
+  }
+  CHECK(again > 20'000'000);
+}
+
 TEST_CASE("paths go silent without a word") {
   int silent = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -115,6 +143,8 @@ TEST_CASE("paths are lost and come back, all at once and one by one") {
       if (talk.draw(3) == 0) {
         talk.at(when, [&talk, path] { talk.hold(path); });
         talk.at(when + static_cast<int64_t>(talk.draw(60 * kMs)), [&talk, path] { talk.release(path); });
+      } else if (talk.draw(3) == 0) {
+        talk.at(when, [&talk, path, side = static_cast<int>(talk.draw(2))] { talk.leave(path, side); });
       } else {
         talk.at(when, [&talk, path] { talk.cut(path); });
       }

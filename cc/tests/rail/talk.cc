@@ -200,6 +200,7 @@ void Talk::Side::onFetched(uint64_t token, Status fetched) {
   std::vector<uint8_t> expected(target.bytes.size());
   fill(expected, 1 - number, target.index);
   if (expected != target.bytes) talk->fail("a fetched payload is wrong");
+  std::fill(target.bytes.begin(), target.bytes.end(), kPoison);  // must stay so
 }
 
 void Talk::Side::onReleased(uint64_t cookie) {

@@ -64,6 +64,11 @@ class Talk {
   void hold(int path) { network.hold(0, 1, link_[static_cast<size_t>(path)]); }
   void release(int path) { network.release(0, 1, link_[static_cast<size_t>(path)]); }
   void setBandwidth(int path, double rate) { network.setBandwidth(0, 1, link_[static_cast<size_t>(path)], rate); }
+  /// One side leaves a path, and the other hears of it later.
+  void leave(int path, int side) {
+    const Status why(Kind::kDisconnected, Scope::kEndpoint, "left", "the test leaves it");
+    sides[side].bundle->failPath(static_cast<uint16_t>(path), why);
+  }
   void reopen(int path);
   bool isLost(int path, int side) {
     return sides[side].bundle->paths()[static_cast<size_t>(path)].state == PathState::kLost;
