@@ -186,8 +186,8 @@ class Bundle final : public transport::Endpoint {
   const Clock& clock_;
   const BundleOptions options_;
   std::vector<std::unique_ptr<Path>> paths_;
-  bool is_hearing_ = false;                                 ///< the paths are being polled
-  std::vector<std::unique_ptr<transport::Endpoint>> gone_;  ///< lost meanwhile: destroyed after that
+  transport::Endpoint* polled_ = nullptr;
+  std::unique_ptr<transport::Endpoint> gone_;  ///< lost while it was polled: destroyed after that
   std::function<void(const PathStatus&)> watcher_;
   std::function<void(const PathStatus&, uint64_t)> resend_watcher_;
   transport::EventSink* sink_ = nullptr;  ///< during a poll

@@ -30,7 +30,11 @@ void Bundle::badFrame(Path& path, const std::string& what) {
 }
 
 void Bundle::onPathFrame(Path& path, const FrameHeader& header, const void* payload) {
-  if (header.type == FrameType::kOffer) return onStripe(path, header);
+  if (header.type == FrameType::kOffer) {
+    if (header.cookie <= path.last_stripe) return badFrame(path, "a stripe out of order");
+    path.last_stripe = header.cookie;
+    return onStripe(path, header);
+  }
   if (header.type != FrameType::kRail) return badFrame(path, "a frame that belongs to no rail");
   if (header.cookie >= next_order_) return badFrame(path, "messages acknowledged that were not sent");
   onAcknowledged(header.cookie);
@@ -183,7 +187,10 @@ void Bundle::onStripeFetched(Path& path, uint64_t token, const Status& status) {
   path.fetching.erase(found);
   const auto arriving = arriving_.find(stripe.offer);
   if (arriving == arriving_.end()) return;
-  if (!status.isOk()) return;  // withdrawn: a message says so of the whole offer
+  if (!status.isOk()) {  // withdrawn: a message says so of the whole offer
+    arriving->second.taken[stripe.index] = false;
+    return;
+  }
   onStripeTaken(path, arriving->second, stripe.number, stripe.bytes);
   finishIfWhole(stripe.offer);
 }

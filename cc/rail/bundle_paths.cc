@@ -112,13 +112,17 @@ void Bundle::leaveUnreachable() {
   }
 }
 
-/// From here on nothing comes over it. What was under way goes again at once; the peer is told over another path which
-/// of its own stripes are whole here.
+/// From here on nothing comes over it; what its own poll brings after that is not heard, which is well where it is
+/// broken or the peer has left it. What was under way goes again at once; the peer is told over another path which of
+/// its own stripes are whole here.
 void Bundle::lose(Path& path, const Status& why) {
   if (!path.endpoint) return;
   const int64_t now = clock_.nowNs();
-  gone_.push_back(std::move(path.endpoint));
-  if (!is_hearing_) gone_.clear();
+  if (path.endpoint.get() == polled_) {
+    gone_ = std::move(path.endpoint);
+  } else {
+    path.endpoint.reset();
+  }
   const bool was_stable = path.status.state == PathState::kHealthy && now - path.healthy_since_ns >= kStableNs;
   path.settle_ns = was_stable ? options_.settle_ns : std::min(2 * path.settle_ns, options_.settle_max_ns);
   path.status.state = PathState::kLost;
@@ -297,6 +301,7 @@ void Bundle::reopenPath(uint16_t number, std::unique_ptr<transport::Endpoint> en
   if (!remote.empty()) path->status.info.remote = remote;
   path->wants_write = path->is_full = false;
   path->answers_before = path->probes_answered = 0;
+  path->last_stripe = 0;
   path->is_opening = !connected_here;
   watchDescriptor(*path);
   if (connected_here) {

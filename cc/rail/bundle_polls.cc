@@ -249,25 +249,26 @@ void Bundle::look(int64_t now_ns) {
 Status Bundle::poll(transport::EventSink& sink) {
   if (!broken_.isOk()) return peer_said_goodbye_ ? Status::ok() : broken_;
   sink_ = &sink;
-  is_hearing_ = true;
   std::vector<Ended> ended;
   for (size_t i = 0; i < paths_.size(); ++i) {
     Path& path = *paths_[i];
     if (!path.endpoint) continue;
     path.is_full = false;
     PathSink path_sink(*this, path);
-    transport::Endpoint* endpoint = path.endpoint.get();
-    const Status status = endpoint->poll(path_sink);
-    if (path.endpoint.get() != endpoint) continue;
+    polled_ = path.endpoint.get();
+    const Status status = polled_->poll(path_sink);
+    const transport::Endpoint* endpoint = std::exchange(polled_, nullptr);
+    if (gone_) {
+      gone_.reset();
+      continue;
+    }
     if (!status.isOk()) ended.push_back({path, endpoint, status});
     path.given = 0;
-    path.is_behind = path.endpoint && path.endpoint->wantsWrite();
+    path.is_behind = path.endpoint->wantsWrite();
   }
   for (const Ended& one : ended) {  // after all were heard: one of them may have brought the peer's goodbye
     if (one.path.endpoint.get() == one.endpoint) lose(one.path, one.why);
   }
-  is_hearing_ = false;
-  gone_.clear();  // before anything that came another way is reported: nothing writes to its place any more
   const int64_t now = clock_.nowNs();
   if (now >= next_look_ns_) look(now);
   transmit();

@@ -94,6 +94,7 @@ struct Path {
   std::vector<Stripe> under_way;
   uint64_t under_way_bytes = 0;
   std::vector<Stripe> fetching;
+  uint64_t last_stripe = 0;    ///< of the peer's over this connection; they ascend
   std::deque<uint64_t> taken;  ///< the peer's stripes that are whole here, the latest
 
   transport::Answered measured_from;  ///< where the measurement under way began

@@ -557,6 +557,10 @@ TEST_CASE("what cannot be costs the path, not the peer") {
   bad.push_back({});
   bad.back().type = FrameType::kOffer;
   bad.back().communicator = 1'000'000;
+  bad.back().cookie = 1;
+  bad.push_back({});
+  bad.back().type = FrameType::kOffer;  // the number of its stripe is none
+  bad.back().communicator = 1;
   const std::vector<uint8_t> payload(64);
   for (size_t k = 0; k < bad.size(); ++k) {
     CAPTURE(k);
