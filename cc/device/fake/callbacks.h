@@ -45,7 +45,7 @@ class CallbackThread {
   void run();
   void runOne(std::unique_lock<std::mutex>& lock);
 
-  const SystemClock clock_;
+  const SystemClock clock_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<CallbackJob>> jobs_;

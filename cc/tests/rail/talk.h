@@ -26,6 +26,12 @@ inline BundleOptions quick() {
   return options;
 }
 
+inline transport::sim::Options slowLinks() {
+  transport::sim::Options options;
+  options.bandwidth_bytes_per_s = 25e6;
+  return options;
+}
+
 class Talk {
  public:
   struct Source {
