@@ -230,6 +230,11 @@ def case_start(address, key):
     return used
 
 
+def relayed(path):
+    """A third rank passes on, and has shown that it stays."""
+    return path["local"] == "relay" and path["state"] == "healthy"
+
+
 def case_third(address, key):
     """Three ranks; the test cuts all links between ranks 0 and 1."""
     comm = joined(address, key)
@@ -237,7 +242,7 @@ def case_third(address, key):
     say("working")
     hear()
     peer = 1 - comm.rank
-    turn = work_until(comm, lambda: comm.rank == 2 or paths_to(comm, peer)[-1]["local"] == "relay", turn)
+    turn = work_until(comm, lambda: comm.rank == 2 or relayed(paths_to(comm, peer)[-1]), turn)
     work_until(comm, lambda: True, turn, at_least=20)
     found = paths_to(comm, peer) if comm.rank < 2 else []
     aborts = comm.status()["counters"]["aborts"]
