@@ -38,6 +38,7 @@ def play(both, take, give, hits, rounds=1, options=None):
             for k in range(2):
                 assert running.word(k, 2 * turn + 1)[0] == "without"
             give()
+            running.linger(1.1)  # the kernel may tell of a carrier a second late, if it told of one just before
             for k in range(2):
                 running.tell(k)
         outcomes = running.finish()
