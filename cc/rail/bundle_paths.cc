@@ -84,8 +84,11 @@ void Bundle::failPath(uint16_t number, const Status& why) {
     choosePrimary();
     return;
   }
-  path->status.last_event =
-      (path->lost_for.empty() ? "" : "lost: " + path->lost_for + "; ") + "still lost: " + why.message();
+  // What the system says of this end's NIC tells more than the word of a peer who saw it first.
+  if (why.code() == "nic_lost" && path->lost_for.code() == "lost_there") path->lost_for = why;
+  const std::string first = path->lost_for.message();
+  path->status.last_event = first.empty() ? "" : "lost: " + first;
+  if (first != why.message()) path->status.last_event += (first.empty() ? "" : "; ") + ("still lost: " + why.message());
   const auto isThere = [](const auto& one) { return one->endpoint != nullptr; };
   if (is_refused && std::none_of(paths_.begin(), paths_.end(), isThere)) giveUp(why);
 }
@@ -141,9 +144,9 @@ void Bundle::lose(Path& path, const Status& why) {
   const bool may_report = !path.is_opening;  // else its generation is not known here; the peer will ask
   path.is_opening = false;
   choosePrimary();
-  path.lost_for = why.message();
+  path.lost_for = why;
   path.status.is_ending = goodbye_order_ != 0;
-  if (!peer_said_goodbye_) tell(path, "lost: " + path.lost_for);
+  if (!peer_said_goodbye_) tell(path, "lost: " + why.message());
   if (may_report) report(path, path.status.generation, kLost);
   path.taken.clear();
   if (std::any_of(paths_.begin(), paths_.end(), [](const auto& one) { return one->endpoint != nullptr; })) return;

@@ -75,7 +75,7 @@ struct Path {
   bool was_up = false;                            ///< ever
   int64_t silent_ns = 0;                          ///< as last looked at: how long the peer's host has not answered
   uint64_t answers_before = 0;                    ///< when a silence was first noticed, on any path
-  std::string lost_for;                           ///< why it was lost last
+  Status lost_for;                                ///< why it was lost last
   Status unreachable;        ///< why the system says that nothing passes, where it is kept for want of another
   int64_t said_ns = 0;       ///< when the system said so, or said last that it is over
   bool is_opening = false;   ///< the side that connected has not spoken yet: its generation is not known

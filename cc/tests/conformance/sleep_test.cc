@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "conformance/pairs.h"
@@ -99,6 +100,31 @@ TEST_CASE_TEMPLATE("a sleeper that waits for room is woken", P, JHETCC_SLEEPING_
   reader.join();
   CHECK(sent);
   CHECK(received);
+}
+
+TEST_CASE_TEMPLATE("who was refused room does not sleep while there is some", P, JHETCC_SLEEPING_TRANSPORTS) {
+  P pair;
+  const std::vector<uint8_t> payload = pattern(5000, 3);
+  uint32_t sent = 0;
+  while (pair.a->send(dataHeader(sent, payload.size()), payload.data()).value()) ++sent;
+  // The peer takes what is on its way; what waits at this end only its owner can push out.
+  Recorder events;
+  for (int quiet = 0; quiet < 50; ++quiet) {
+    const size_t before = events.frames.size();
+    REQUIRE(pair.b->poll(events).isOk());
+    if (events.frames.size() > before) quiet = 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  bool is_woken = !pair.a->prepareSleep(true);
+  if (!is_woken) {
+    pollfd descriptor{pair.a->waitDescriptor(), POLLIN, 0};
+    if (pair.a->wantsWrite()) descriptor.events |= POLLOUT;
+    is_woken = ::poll(&descriptor, 1, kLostAfterMs) > 0;
+  }
+  CHECK(is_woken);
+  Recorder own;
+  REQUIRE(pair.a->poll(own).isOk());
+  CHECK(pair.a->send(dataHeader(sent, payload.size()), payload.data()).value());
 }
 
 TEST_CASE_TEMPLATE("sleepers fetch and release", P, JHETCC_SLEEPING_TRANSPORTS) {

@@ -144,6 +144,19 @@ TEST_CASE("the last NIC's path is kept, but counts as none from when the system 
   }
 }
 
+TEST_CASE("what the system says of a NIC takes the place of the peer's word, which came first") {
+  Talk talk(7, 2);
+  Bundle& bundle = *talk.sides[1].bundle;
+  REQUIRE(live(talk, 10 * kMs).isOk());
+  talk.sides[0].bundle->failPath(1, kNicLost);
+  REQUIRE(live(talk, 10 * kMs).isOk());
+  CHECK(bundle.paths()[1].last_event == "lost: the peer lost it");
+  bundle.failPath(1, kNicLost);
+  CHECK(bundle.paths()[1].last_event == "lost: the system says: eth0 is down");
+  bundle.failPath(1, Status(Kind::kDisconnected, Scope::kEndpoint, "unreachable", "no route"));
+  CHECK(bundle.paths()[1].last_event == "lost: the system says: eth0 is down; still lost: no route");
+}
+
 TEST_CASE("a path that comes up beside one that the system took away takes its place") {
   Talk talk(6, 2);
   Bundle& bundle = *talk.sides[0].bundle;

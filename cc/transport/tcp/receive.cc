@@ -162,7 +162,11 @@ bool TcpEndpoint::prepareSleep(bool /*in_operation: the socket wakes for everyth
   if (!broken_.isOk() || !end_.isOk() || !released_.empty() || hasWholeFrame()) return false;
   if (tls_ && tls_->hasPending()) return false;
   if (wantsWrite()) flush();
-  return write_error_.isOk() && released_.empty();
+  if (!write_error_.isOk() || !released_.empty()) return false;
+  // That may have made the room for which someone waits, and an empty queue wakes nobody. Told once.
+  const bool has_room = room_refused_ > 0 && internal_.empty() && out_.size() - queued() >= room_refused_;
+  if (has_room) room_refused_ = 0;
+  return !has_room;
 }
 
 bool TcpEndpoint::hasWholeFrame() const {

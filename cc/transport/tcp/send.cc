@@ -34,8 +34,12 @@ Result<bool> TcpEndpoint::send(const FrameHeader& header, const void* payload) {
   const uint64_t room = is_copied ? 4 * sizeof header + header.length : 2 * sizeof header + payload_bytes;
   if (!flushInternal() || out_.size() - queued() < room) {
     flush();
-    if (!flushInternal() || out_.size() - queued() < room) return false;
+    if (!flushInternal() || out_.size() - queued() < room) {
+      room_refused_ = room;
+      return false;
+    }
   }
+  room_refused_ = 0;
   if (is_offer) offers_.insert(header.cookie, header.address, header.length);
   if (is_push) {
     push(header, is_copied);
