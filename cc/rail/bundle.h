@@ -168,8 +168,7 @@ class Bundle final : public transport::Endpoint {
   void lookForStall(int64_t now_ns);
   void lookForEnd(int64_t now_ns);
   uint64_t loadOf(const Path& path) const;
-  void countCrawls(Path& path, int64_t now_ns);
-  void lookForCrawl(int64_t now_ns);
+  void leaveIfItCrawls(Path& path, int64_t busy_ns);
   void settle(Path& path, int64_t now_ns);
   void tell(Path& path, const std::string& event);
   void sendAgain(const Stripe& stripe);

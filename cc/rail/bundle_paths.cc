@@ -131,7 +131,7 @@ void Bundle::lose(Path& path, const Status& why) {
   path.status.state = PathState::kLost;
   path.unreachable = Status();
   path.silent_ns = 0;
-  path.crawls_since_ns = -1;
+  path.crawled_ns = 0;
   ++path.status.losses;
   path.closed_ns = why.code() == "peer_closed" ? now : INT64_MIN / 2;
   if (!path.under_way.empty()) {

@@ -28,8 +28,9 @@ constexpr double kNewest = 0.3;                     ///< weight of the newest me
 constexpr int64_t kForgottenNs = 1'000 * kNsPerMs;  ///< so long after a measurement it counts no more
 /// Messages leave a path on which they wait this long, and this many times as long as elsewhere.
 constexpr double kSlowSeconds = 0.02, kSlowTimes = 4;
-/// What a path that crawls has would take it so long: it goes over others instead. Seen for so long,
-/// for a machine that stood still for a moment makes one.
+/// What a path that crawls has would take it so long: it goes over others instead. Seen in so much busy time, of which
+/// one measurement counts for kMeasureLongNs at most: a machine that stood still, or a peer that was stopped, makes
+/// one.
 constexpr double kCrawlSeconds = 0.5;
 constexpr int64_t kCrawlNs = 500 * kNsPerMs;
 
@@ -44,8 +45,8 @@ std::string milliseconds(int64_t ns) { return std::to_string(ns / kNsPerMs) + " 
 
 }  // namespace
 
-bool Path::measure(int64_t now_ns, bool has_load) {
-  if (!endpoint || is_opening) return false;
+int64_t Path::measure(int64_t now_ns, bool has_load) {
+  if (!endpoint || is_opening) return 0;
   const transport::Answered now = endpoint->answered();
   const int64_t busy_ns = now.busy_ns - measured_from.busy_ns;
   const uint64_t bytes = now.bytes - measured_from.bytes;
@@ -53,16 +54,16 @@ bool Path::measure(int64_t now_ns, bool has_load) {
   const bool is_loaded = std::exchange(was_loaded, has_load) && has_load;
   if (bytes < kMeasureBytes && !is_loaded) {
     measured_from = now;
-    return false;
+    return 0;
   }
-  if (busy_ns < kMeasureNs || (bytes < kMeasureBytes && busy_ns < kMeasureLongNs)) return false;
+  if (busy_ns < kMeasureNs || (bytes < kMeasureBytes && busy_ns < kMeasureLongNs)) return 0;
   const double rate = static_cast<double>(bytes) * 1e9 / static_cast<double>(busy_ns);
   const bool is_first = status.rate_bytes_per_s <= 0 || now_ns - measured_ns > kForgottenNs;
   status.rate_bytes_per_s += (is_first ? 1 : kNewest) * (rate - status.rate_bytes_per_s);
   newest_rate = rate;
   measured_from = now;
   measured_ns = now_ns;
-  return true;
+  return busy_ns;
 }
 
 /// What a path's endpoint reports reaches the bundle with the path.
@@ -167,8 +168,8 @@ void Bundle::lookForStall(int64_t now_ns) {
 /// Bytes that wait for the peer there.
 uint64_t Bundle::loadOf(const Path& path) const { return path.under_way_bytes + (&path == primary_ ? kept_bytes_ : 0); }
 
-/// A measurement more, by which it crawls or does not.
-void Bundle::countCrawls(Path& path, int64_t now_ns) {
+/// What is under way on a path that crawls goes over the others. It comes back as one that is known to be slow.
+void Bundle::leaveIfItCrawls(Path& path, int64_t busy_ns) {
   double fastest = 0;
   for (const auto& other : paths_) {
     const bool is_other = other.get() != &path && other->isOpen() && other->unreachable.isOk() &&
@@ -176,23 +177,14 @@ void Bundle::countCrawls(Path& path, int64_t now_ns) {
                           other->status.info.tier == path.status.info.tier;
     if (is_other) fastest = std::max(fastest, other->rate());
   }
-  const bool crawls = fastest > path.newest_rate * kCrawlTimes;
   const bool is_long = static_cast<double>(loadOf(path)) > kCrawlSeconds * path.newest_rate;
-  if (!crawls || !is_long) path.crawls_since_ns = -1;
-  if (crawls && is_long && path.crawls_since_ns < 0) path.crawls_since_ns = now_ns;
-}
-
-/// What is under way on a path that crawls goes over the others. It comes back as one that is known to be slow.
-void Bundle::lookForCrawl(int64_t now_ns) {
-  for (const auto& path : paths_) {
-    if (!path->isOpen() || path->crawls_since_ns < 0 || now_ns - path->crawls_since_ns < kCrawlNs) continue;
-    path->crawls_since_ns = -1;
-    path->status.rate_bytes_per_s = path->newest_rate;
-    const auto rate = static_cast<uint64_t>(path->newest_rate / 1000);
-    lose(*path, Status(Kind::kTimeout, Scope::kEndpoint, "path_slow",
-                       "carries " + std::to_string(rate) + " kB/s, another over " +
-                           std::to_string(static_cast<int>(kCrawlTimes)) + " times that"));
-  }
+  const bool crawls = is_long && fastest > path.newest_rate * kCrawlTimes;
+  path.crawled_ns = crawls ? path.crawled_ns + std::min(busy_ns, kMeasureLongNs) : 0;
+  if (!path.isOpen() || path.crawled_ns < kCrawlNs) return;
+  path.status.rate_bytes_per_s = path.newest_rate;
+  lose(path, Status(Kind::kTimeout, Scope::kEndpoint, "path_slow",
+                    "carries " + std::to_string(static_cast<uint64_t>(path.newest_rate / 1000)) +
+                        " kB/s, another over " + std::to_string(static_cast<int>(kCrawlTimes)) + " times that"));
 }
 
 /// Where no path is answered, or the system says that nothing passes, there is none, since the last that was left.
@@ -222,10 +214,10 @@ void Bundle::look(int64_t now_ns) {
   ask(now_ns);
   if (std::exchange(is_answer_due_, false)) {
     for (const auto& path : paths_) {
-      if (path->measure(now_ns, loadOf(*path) > 0)) countCrawls(*path, now_ns);
+      const int64_t busy_ns = path->measure(now_ns, loadOf(*path) > 0);
+      if (busy_ns > 0) leaveIfItCrawls(*path, busy_ns);
     }
     lookForStall(now_ns);
-    lookForCrawl(now_ns);
   }
   for (const auto& path : paths_) {
     if (path->endpoint && path->status.state == PathState::kSettling) settle(*path, now_ns);

@@ -101,13 +101,13 @@ struct Path {
   int64_t measured_ns = 0;            ///< when its rate was measured last
   bool was_loaded = false;            ///< something waited for the peer at the last look
   double newest_rate = 0;             ///< of the last measurement alone
-  int64_t crawls_since_ns = -1;       ///< by every measurement since then; -1: it does not
+  int64_t crawled_ns = 0;             ///< busy time of the latest measurements, all of which say that it crawls
   double rate() const { return status.rate_bytes_per_s; }
   bool isOpen() const { return endpoint && !is_opening; }
   /// Grows with everything that the peer's host, or it itself, answers here.
   uint64_t answers() const { return endpoint->answered().bytes + probes_answered; }
-  /// True: there was something to measure.
-  bool measure(int64_t now_ns, bool has_load);
+  /// The busy time of a measurement that ends here; 0: none does.
+  int64_t measure(int64_t now_ns, bool has_load);
 };
 
 }  // namespace jhetcc::rail

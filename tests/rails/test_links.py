@@ -236,7 +236,7 @@ def test_a_process_that_is_stopped_is_no_lost_path(hosts):
             running.linger(0.2)
         for outcome in running.finish():
             losses, aborts = outcome.get()
-            assert losses[:2] == [0, 0] and aborts == 0, losses
+            assert losses[:2] == [0, 0] and aborts == 0, outcome.output
 
 
 def test_a_link_that_flaps_while_the_job_starts(hosts):

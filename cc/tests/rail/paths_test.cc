@@ -88,6 +88,80 @@ TEST_CASE("a path that crawls is left with what it has, and takes a small part o
   }
 }
 
+namespace {
+
+class PlayedClock final : public Clock {
+ public:
+  int64_t nowNs() const override { return now_ns; }
+  int64_t now_ns = 1;
+};
+
+/// Takes everything, delivers nothing, and answers what the test says.
+class Played final : public transport::Endpoint {
+ public:
+  Result<bool> send(const transport::FrameHeader&, const void*) override { return true; }
+  Result<bool> fetch(const transport::FrameHeader&, void*, uint64_t) override { return false; }
+  void cancel(uint64_t) override {}
+  void revoke(uint64_t) override {}
+  Status poll(transport::EventSink&) override { return Status::ok(); }
+  int waitDescriptor() const override { return -1; }
+  bool prepareSleep(bool) override { return false; }
+  bool wantsWrite() const override { return false; }
+  int64_t unansweredNs(int64_t) override { return 1; }  // there is always something under way
+  transport::Answered answered() override { return now; }
+  const char* transportName() const override { return "played"; }
+  const std::string& description() const override { return description_; }
+  transport::Answered now;
+
+ private:
+  std::string description_ = "played";
+};
+
+}  // namespace
+
+TEST_CASE("one slow measurement, and nothing after it, is no path that crawls; half a second of them is") {
+  PlayedClock clock;
+  Bundle bundle("rank 0 -> rank 1", clock, quick());
+  std::vector<Played*> ends;
+  for (uint16_t path = 0; path < 2; ++path) {
+    auto end = std::make_unique<Played>();
+    ends.push_back(end.get());
+    bundle.addPath({path, 0, "a", "b"}, std::move(end));
+  }
+  Quiet sink;
+  // For so long, the second path carries so many bytes a millisecond in which it is busy.
+  const auto live = [&](int64_t for_ms, uint64_t bytes, int64_t busy_ns) {
+    for (int64_t k = 0; k < for_ms && bundle.paths()[1].losses == 0; ++k) {
+      clock.now_ns += kMs;
+      ends[0]->now.bytes += 100'000;
+      ends[0]->now.busy_ns += kMs;
+      ends[1]->now.bytes += bytes;
+      ends[1]->now.busy_ns += busy_ns;
+      REQUIRE(bundle.poll(sink).isOk());
+    }
+  };
+  live(100, 100'000, kMs);
+  std::vector<uint8_t> payload(4'000'000);
+  transport::FrameHeader offer;
+  offer.type = transport::FrameType::kOffer;
+  offer.length = payload.size();
+  offer.address = reinterpret_cast<uint64_t>(payload.data());
+  offer.cookie = 1;
+  REQUIRE(bundle.send(offer, nullptr).value());
+  live(100, 100'000, kMs);
+  for (int stop = 0; stop < 3; ++stop) {
+    live(40, 1'000, kMs);  // the peer's process is about to be stopped
+    live(1000, 0, 0);      // its window is shut
+    live(40, 100'000, kMs);
+  }
+  CHECK(bundle.paths()[1].losses == 0);
+  live(450, 1'000, kMs);
+  CHECK(bundle.paths()[1].losses == 0);
+  live(200, 1'000, kMs);
+  CHECK(bundle.paths()[1].losses == 1);
+  CHECK(bundle.paths()[1].last_event.find("carries 1000 kB/s") != std::string::npos);
+}
+
 TEST_CASE("what comes late is not lost: no path is left for a delay, or for a peer that does not run") {
   transport::sim::Options options;
   options.late_probability = 0.05;
