@@ -133,6 +133,7 @@ void Engine::onControl(Communicator& communicator, int from, const FrameHeader& 
 
 void Engine::onProbe(int32_t from, const FrameHeader& header, const void* payload) {
   probes_->onMessage(from, payload, header.length, clock_.nowNs());
+  if (!probes_->found().isOk()) next_tick_ns_ = 0;
 }
 
 void Engine::abortCommunicator(uint64_t id, const Status& cause, const std::vector<int32_t>& suspects) {
@@ -263,6 +264,7 @@ void Engine::warn(int64_t now_ns) {
 }
 
 int64_t Engine::nextWakeNs() const {
+  if (next_tick_ns_ == 0) return clock_.nowNs();
   int64_t next = INT64_MAX;
   for (const auto& [id, communicator] : communicators_) next = std::min(next, communicator->membership->nextTickNs());
   for (const auto& communicator : retired_) next = std::min(next, communicator->membership->nextTickNs());

@@ -26,9 +26,6 @@ constexpr uint64_t kStripeBytesMin = 32 * 1024;
 constexpr uint64_t kStripeBytesUnmeasured = 128 * 1024;
 constexpr double kStripeSeconds = 0.002;  ///< a stripe takes about this long on a path
 constexpr uint64_t kUnderWayMax = 16 * 1024 * 1024;
-// Between two polls. A path that did not pass on all that it has gets nothing: it would wait there while others could
-// carry it.
-constexpr int kStripesPerPoll = 2;
 constexpr double kUnmeasuredRate = 1e9;
 constexpr double kStaleNs = 1e9;
 constexpr double kTrialTimes = 20;  ///< what a trial may take, at the least, before the next: so they cost a twentieth

@@ -330,6 +330,9 @@ bool Bundle::prepareSleep(bool in_operation) {
     if (!path->endpoint) continue;
     may_sleep &= path->endpoint->prepareSleep(in_operation);
     const bool wants_write = path->endpoint->wantsWrite();
+    // It has passed on what it had, and may be given more.
+    const bool was_held = path->is_behind || path->given >= kStripesPerPoll;
+    if (was_held && !wants_write && !(wanted_.empty() && pending_.empty())) may_sleep = false;
     if (wants_write == path->wants_write) continue;
     path->wants_write = wants_write;
     epoll_event event{};

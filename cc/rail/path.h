@@ -63,6 +63,9 @@ struct Stripe {
 
 /// How many stripes a path carries at once, at most.
 constexpr size_t kStripesPerPath = 64;
+/// Between two polls. A path that did not pass on all that it has gets nothing: it would wait there while others could
+/// carry it.
+constexpr int kStripesPerPoll = 2;
 /// A path so many times as slow as another of its tier crawls: it gets no payloads but for trials, and is left when
 /// what it has would take it long.
 constexpr double kCrawlTimes = 20;

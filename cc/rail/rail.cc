@@ -89,6 +89,7 @@ bool Rail::poll(transport::EventSink& sink) {
       Status status = endpoint_->poll(sink);
       if (!status.isOk()) breakWith(status);
     }
+    if (!isBroken() && !control_.empty()) flushControl();  // what came may have made room, and wakes nobody again
   }
   if (break_reported_ && hearsGoodbyes()) {
     Deaf deaf;

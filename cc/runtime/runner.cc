@@ -97,7 +97,7 @@ void Runner::lockForDriving(std::unique_lock<std::mutex>& lock) {
 }
 
 void Runner::leaveDriving(std::unique_lock<std::mutex>& lock) {
-  const bool work_left = !engine_.isIdle() || engine_.hasOutput();
+  const bool work_left = !engine_.isIdle() || engine_.hasOutput() || engine_.holdsThirds();
   // Under the lock: between the progress thread's look at the count and its wait, the news would be lost, and the rank
   // stand still.
   const bool is_last = drivers_.fetch_sub(1) == 1;
@@ -208,20 +208,21 @@ void Runner::sleep(std::unique_lock<std::mutex>& lock, bool in_operation, int64_
   for (auto& rail : engine_.rails()) {
     if (rail->isBroken() && !rail->hearsGoodbyes()) continue;
     may_sleep &= rail->endpoint().prepareSleep(in_operation);
-    const short events = static_cast<short>(POLLIN | (rail->hasOutput() ? POLLOUT : 0));
+    const short events = static_cast<short>(POLLIN | (rail->endpoint().wantsWrite() ? POLLOUT : 0));
     set.push_back({rail->endpoint().waitDescriptor(), events, 0});
   }
   const int64_t next = engine_.nextWakeNs();
   if (next != INT64_MAX) timeout_ns = std::min(timeout_ns, std::max<int64_t>(next - clock_.nowNs(), 0));
+  sleepers_.fetch_add(1);
   lock.unlock();
   if (may_sleep) {
     const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
     ::ppoll(set.data(), set.size(), &timeout, nullptr);
   }
-  if (set[0].revents & POLLIN) {
-    uint64_t count = 0;
-    if (::read(wake_fd_.get(), &count, sizeof count) < 0) count = 0;  // another sleeper took it
-  }
+  uint64_t count = 0;
+  const bool took_it = (set[0].revents & POLLIN) != 0 && ::read(wake_fd_.get(), &count, sizeof count) > 0;
+  // Who wakes means all who sleep, and only one can take it.
+  if (sleepers_.fetch_sub(1) > 1 && took_it) wake();
   wanting_.fetch_add(1);
   lock.lock();
   wanting_.fetch_sub(1);

@@ -76,6 +76,7 @@ class Runner {
   std::condition_variable no_driver_;
   std::atomic<bool> stop_{false};
   std::atomic<int> sleeping_watchers_{0};
+  std::atomic<int> sleepers_{0};
   std::vector<pollfd> poll_set_;
   std::thread progress_;
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from jhetcc.config import Options
+from jhetcc.errors import Error
 from jhetcc.planner import Layout, plan, why_unfit
 from jhetcc.schedule import Operation, Plan
 
@@ -72,6 +74,7 @@ class Planner:
         while not self._closed.is_set():
             request = self._process.next_plan_request(_WAIT_SECONDS)
             if request is None:
+                self._closed.wait(0.001)  # a core that closes does not wait
                 continue
             name, epoch, _, text = request
             found = self._layout_of(name, epoch)
@@ -84,7 +87,8 @@ class Planner:
                 schedules = [(m, plan.expand(m).to_bytes()) for m in members]
             except Exception as why:  # whatever it is, the waiting operation must hear it
                 failure = f"cannot plan {text} for communicator {name!r}: {why}"
-            self._process.answer_plan(name, epoch, text, schedules, failure)
+            with contextlib.suppress(Error):  # the communicator went meanwhile, and its operations with it
+                self._process.answer_plan(name, epoch, text, schedules, failure)
 
     def close(self, *, wait: bool = True) -> None:
         """Ends the thread, and waits for that unless told not to; the core's process was closed before: no request is coming."""

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans are made once for each operation and layout, and kept by value: repeated calls and like communicators plan nothing."""
 
+import queue
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
+
+from jhetcc.config import Options
+from jhetcc.errors import BadArgumentError
+from jhetcc.planner import Layout
+from jhetcc.world.planning import Planner
 
 TEXT = "psum(f32[5003])"
 
@@ -53,3 +60,29 @@ def test_an_operation_is_planned_once(pools):
         assert first == again == (1, local)  # each local rank's schedule once
         assert twin == (1, 2 * local)  # the plan is found by value; the core wants the schedules of each communicator
         assert shrunk == shrunk_again and shrunk[0] <= 2 and shrunk[1] == 3 * local
+
+
+def test_a_communicator_that_goes_while_it_is_planned_for_ends_no_planner():
+    """The core refuses the answer; those who ask later still get theirs."""
+    asked, answered = queue.Queue(), queue.Queue()
+
+    def next_request(timeout):
+        try:
+            return asked.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def answer(name, epoch, text, schedules, failure):
+        answered.put((name, [member for member, _ in schedules], failure))
+        if name == "gone":
+            raise BadArgumentError("no such communicator")
+
+    planner = Planner(
+        SimpleNamespace(next_plan_request=next_request, answer_plan=answer),
+        Options(),
+        lambda name, epoch: (Layout((0, 0)), (1,)),
+    )
+    for name in ("gone", "here"):
+        asked.put((name, 0, 0, TEXT))
+        assert answered.get(timeout=20) == (name, [1], None)
+    planner.close()

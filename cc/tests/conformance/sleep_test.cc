@@ -102,29 +102,73 @@ TEST_CASE_TEMPLATE("a sleeper that waits for room is woken", P, JHETCC_SLEEPING_
   CHECK(received);
 }
 
-TEST_CASE_TEMPLATE("who was refused room does not sleep while there is some", P, JHETCC_SLEEPING_TRANSPORTS) {
-  P pair;
-  const std::vector<uint8_t> payload = pattern(5000, 3);
+namespace {
+
+const std::vector<uint8_t>& some() {
+  static const std::vector<uint8_t> payload = pattern(5000, 3);
+  return payload;
+}
+
+bool sendSome(Endpoint& endpoint, uint32_t index) {
+  return endpoint.send(dataHeader(index, some().size()), some().data()).value();
+}
+
+/// How many it takes.
+uint32_t fill(Endpoint& endpoint) {
   uint32_t sent = 0;
-  while (pair.a->send(dataHeader(sent, payload.size()), payload.data()).value()) ++sent;
-  // The peer takes what is on its way; what waits at this end only its owner can push out.
+  while (sendSome(endpoint, sent)) ++sent;
+  return sent;
+}
+
+/// Takes what is on its way here, and leaves what waits at the other end.
+void drain(Endpoint& endpoint) {
   Recorder events;
   for (int quiet = 0; quiet < 50; ++quiet) {
     const size_t before = events.frames.size();
-    REQUIRE(pair.b->poll(events).isOk());
+    REQUIRE(endpoint.poll(events).isOk());
     if (events.frames.size() > before) quiet = 0;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  bool is_woken = !pair.a->prepareSleep(true);
-  if (!is_woken) {
-    pollfd descriptor{pair.a->waitDescriptor(), POLLIN, 0};
-    if (pair.a->wantsWrite()) descriptor.events |= POLLOUT;
-    is_woken = ::poll(&descriptor, 1, kLostAfterMs) > 0;
-  }
-  CHECK(is_woken);
+}
+
+bool isWoken(Endpoint& endpoint) {
+  pollfd descriptor{endpoint.waitDescriptor(), POLLIN, 0};
+  if (endpoint.wantsWrite()) descriptor.events |= POLLOUT;
+  return ::poll(&descriptor, 1, kLostAfterMs) > 0;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("who was refused room does not sleep while there is some", P, JHETCC_SLEEPING_TRANSPORTS) {
+  P pair;
+  const uint32_t sent = fill(*pair.a);
+  drain(*pair.b);
+  CHECK((!pair.a->prepareSleep(true) || isWoken(*pair.a)));
   Recorder own;
   REQUIRE(pair.a->poll(own).isOk());
-  CHECK(pair.a->send(dataHeader(sent, payload.size()), payload.data()).value());
+  CHECK(sendSome(*pair.a, sent));
+}
+
+TEST_CASE_TEMPLATE("who was refused room is woken for it, though less found some since", P,
+                   JHETCC_SLEEPING_TRANSPORTS) {
+  P pair;
+  const uint32_t sent = fill(*pair.a);
+  (void)pair.a->send(dataHeader(sent, 0), nullptr).value();
+  Recorder own;
+  while (!pair.a->prepareSleep(true)) REQUIRE(pair.a->poll(own).isOk());
+  std::thread reader([&] { drain(*pair.b); });
+  CHECK(isWoken(*pair.a));
+  reader.join();
+}
+
+TEST_CASE_TEMPLATE("what is urgent wakes a peer that left all else lying", P, JHETCC_SLEEPING_TRANSPORTS) {
+  P pair;
+  REQUIRE(pair.b->prepareSleep(false));
+  const uint32_t sent = fill(*pair.a);
+  FrameHeader urgent = dataHeader(sent, 5000);
+  urgent.type = FrameType::kControl;
+  (void)pair.a->send(urgent, some().data()).value();
+  CHECK(isWoken(*pair.b));
 }
 
 TEST_CASE_TEMPLATE("sleepers fetch and release", P, JHETCC_SLEEPING_TRANSPORTS) {

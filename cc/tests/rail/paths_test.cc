@@ -99,40 +99,88 @@ class PlayedClock final : public Clock {
 /// Takes everything, delivers nothing, and answers what the test says.
 class Played final : public transport::Endpoint {
  public:
-  Result<bool> send(const transport::FrameHeader&, const void*) override { return true; }
+  Result<bool> send(const transport::FrameHeader& header, const void*) override {
+    stripes += header.type == transport::FrameType::kOffer;
+    is_behind = true;
+    return true;
+  }
   Result<bool> fetch(const transport::FrameHeader&, void*, uint64_t) override { return false; }
   void cancel(uint64_t) override {}
   void revoke(uint64_t) override {}
-  Status poll(transport::EventSink&) override { return Status::ok(); }
+  Status poll(transport::EventSink&) override {
+    is_behind = false;
+    return Status::ok();
+  }
   int waitDescriptor() const override { return -1; }
-  bool prepareSleep(bool) override { return false; }
-  bool wantsWrite() const override { return false; }
+  bool prepareSleep(bool) override {
+    is_behind = false;  // as what flushes once more
+    return true;
+  }
+  bool wantsWrite() const override { return is_behind; }
   int64_t unansweredNs(int64_t) override { return 1; }  // there is always something under way
   transport::Answered answered() override { return now; }
   const char* transportName() const override { return "played"; }
   const std::string& description() const override { return description_; }
   transport::Answered now;
+  int stripes = 0;
+  bool is_behind = false;
 
  private:
   std::string description_ = "played";
 };
 
+struct TwoPlayed {
+  TwoPlayed() {
+    for (uint16_t path = 0; path < 2; ++path) {
+      auto end = std::make_unique<Played>();
+      ends.push_back(end.get());
+      bundle.addPath({path, 0, "a", "b"}, std::move(end));
+    }
+  }
+  PlayedClock clock;
+  Bundle bundle{"rank 0 -> rank 1", clock, quick()};
+  std::vector<Played*> ends;
+  std::vector<uint8_t> payload = std::vector<uint8_t>(4'000'000);
+};
+
+transport::FrameHeader offerOf(const std::vector<uint8_t>& payload) {
+  transport::FrameHeader offer;
+  offer.type = transport::FrameType::kOffer;
+  offer.length = payload.size();
+  offer.address = reinterpret_cast<uint64_t>(payload.data());
+  offer.cookie = 1;
+  return offer;
+}
+
 }  // namespace
 
+TEST_CASE("nobody sleeps while a path would take more, if it were polled") {
+  TwoPlayed played;
+  Bundle& bundle = played.bundle;
+  std::vector<Played*>& ends = played.ends;
+  REQUIRE(bundle.send(offerOf(played.payload), nullptr).value());
+  const auto given = [&] { return ends[0]->stripes + ends[1]->stripes; };
+  Quiet sink;
+  int polls = 0;
+  do {
+    REQUIRE(++polls < 1000);
+    REQUIRE(bundle.poll(sink).isOk());
+  } while (!bundle.prepareSleep(true));
+  const int before = given();
+  CHECK(before > 4);
+  for (int more = 0; more < 10; ++more) REQUIRE(bundle.poll(sink).isOk());
+  CHECK(given() == before);
+}
+
 TEST_CASE("one slow measurement, and nothing after it, is no path that crawls; half a second of them is") {
-  PlayedClock clock;
-  Bundle bundle("rank 0 -> rank 1", clock, quick());
-  std::vector<Played*> ends;
-  for (uint16_t path = 0; path < 2; ++path) {
-    auto end = std::make_unique<Played>();
-    ends.push_back(end.get());
-    bundle.addPath({path, 0, "a", "b"}, std::move(end));
-  }
+  TwoPlayed played;
+  Bundle& bundle = played.bundle;
+  std::vector<Played*>& ends = played.ends;
   Quiet sink;
   // For so long, the second path carries so many bytes a millisecond in which it is busy.
   const auto live = [&](int64_t for_ms, uint64_t bytes, int64_t busy_ns) {
     for (int64_t k = 0; k < for_ms && bundle.paths()[1].losses == 0; ++k) {
-      clock.now_ns += kMs;
+      played.clock.now_ns += kMs;
       ends[0]->now.bytes += 100'000;
       ends[0]->now.busy_ns += kMs;
       ends[1]->now.bytes += bytes;
@@ -141,13 +189,7 @@ TEST_CASE("one slow measurement, and nothing after it, is no path that crawls; h
     }
   };
   live(100, 100'000, kMs);
-  std::vector<uint8_t> payload(4'000'000);
-  transport::FrameHeader offer;
-  offer.type = transport::FrameType::kOffer;
-  offer.length = payload.size();
-  offer.address = reinterpret_cast<uint64_t>(payload.data());
-  offer.cookie = 1;
-  REQUIRE(bundle.send(offer, nullptr).value());
+  REQUIRE(bundle.send(offerOf(played.payload), nullptr).value());
   live(100, 100'000, kMs);
   for (int stop = 0; stop < 3; ++stop) {
     live(40, 1'000, kMs);  // the peer's process is about to be stopped

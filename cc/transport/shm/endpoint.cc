@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace jhetcc::transport::shm {
 
@@ -52,16 +53,21 @@ Result<bool> ShmEndpoint::send(const FrameHeader& header, const void* payload) {
   const uint64_t payload_bytes = is_offer ? 0 : header.length;
   if (payload_bytes > inlineLimit(header.type)) return inlineTooLong(parts_.description, payload_bytes);
   if (is_offer && offers_.isFull()) return false;  // a release wakes us
+  const bool is_urgent =
+      header.type == FrameType::kControl || header.type == FrameType::kGoodbye || header.type == FrameType::kRelay;
   uint8_t* place = flushInternal() ? out_.reserve(payload_bytes) : nullptr;
   if (place == nullptr) {
     if (out_.isDamaged()) {
       fail("ring index of the peer out of range");
       return broken_;
     }
-    room_refused_ = frameBytes(payload_bytes);
+    room_refused_ = std::max(room_refused_, frameBytes(payload_bytes));
+    // A peer that waits for nothing may sleep beside a ring full of what can wait; this cannot.
+    if (is_urgent && !std::exchange(has_knocked_, true)) parts_.bell->ring();
     return false;
   }
-  room_refused_ = 0;
+  if (frameBytes(payload_bytes) >= room_refused_) room_refused_ = 0;
+  has_knocked_ = false;
   std::memcpy(place, &header, sizeof header);
   if (payload_bytes > 0) std::memcpy(place + sizeof header, payload, payload_bytes);
   if (is_offer) {
@@ -71,7 +77,7 @@ Result<bool> ShmEndpoint::send(const FrameHeader& header, const void* payload) {
     shared.state.store(kOfferOpen, std::memory_order_release);
   }
   out_.commit();
-  if (header.type == FrameType::kControl || header.type == FrameType::kGoodbye || header.type == FrameType::kRelay) {
+  if (is_urgent) {
     parts_.bell->ring();  // rare, and wanted even by a side that waits for nothing
   } else {
     wake(kWakeForFrames);
@@ -203,7 +209,8 @@ bool ShmEndpoint::prepareSleep(bool in_operation) {
   bool has_work = !in_.isEmpty() || in_.isDamaged();
   if (wanted > 0) {
     out_.refresh();
-    const bool has_room = out_.room() >= wanted && (requests_.empty() || stage_out_.hasRoom());
+    const bool has_room = out_.room() >= out_.needs(wanted) && (requests_.empty() || stage_out_.hasRoom());
+    if (has_room) room_refused_ = 0;  // told once: its owner may not want it any more
     has_work = has_work || has_room || out_.isDamaged() || stage_out_.isDamaged();
   }
   if (!has_work) return true;

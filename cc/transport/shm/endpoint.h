@@ -118,7 +118,8 @@ class ShmEndpoint final : public Endpoint {
   std::vector<FrameHeader> internal_;  ///< own frames that wait for room
   size_t internal_sent_ = 0;
   uint64_t next_fetch_ = 1;
-  uint64_t room_refused_ = 0;  ///< bytes that the last send() found no room for
+  uint64_t room_refused_ = 0;  ///< bytes that send() found no room for
+  bool has_knocked_ = false;   ///< for something urgent that found none
   uint32_t empty_polls_ = 0;
   int64_t checked_ns_ = 0;
   int cpu_said_ = -1;

@@ -41,9 +41,7 @@ class Producer {
   /// Place for a frame, or null: no room (or the consumer's index is damaged). Nothing is visible before commit().
   uint8_t* reserve(uint64_t payload_bytes) {
     const uint64_t bytes = frameBytes(payload_bytes);
-    const uint64_t position = head_ & (size_ - 1);
-    const uint64_t to_end = size_ - position;
-    const uint64_t pad = to_end < bytes ? to_end : 0;
+    const uint64_t pad = needs(bytes) - bytes;
     if (room() < pad + bytes) {
       refresh();
       if (room() < pad + bytes) return nullptr;
@@ -52,7 +50,7 @@ class Producer {
       FrameHeader header;
       header.type = kPad;
       header.length = pad - sizeof(FrameHeader);
-      std::memcpy(data_ + position, &header, sizeof header);
+      std::memcpy(data_ + (head_ & (size_ - 1)), &header, sizeof header);
     }
     reserved_ = pad + bytes;
     return data_ + ((head_ + pad) & (size_ - 1));
@@ -63,6 +61,11 @@ class Producer {
     control_.head.store(head_, std::memory_order_seq_cst);
   }
   uint64_t room() const { return size_ - (head_ - tail_seen_); }
+  /// What a frame of so many bytes takes: where it does not fit before the ring's end, that part is skipped.
+  uint64_t needs(uint64_t frame_bytes) const {
+    const uint64_t to_end = size_ - (head_ & (size_ - 1));
+    return frame_bytes + (to_end < frame_bytes ? to_end : 0);
+  }
   void refresh() {
     const uint64_t tail = control_.tail.load(std::memory_order_seq_cst);
     if (tail < tail_seen_ || tail > head_) {

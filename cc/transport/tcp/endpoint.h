@@ -146,7 +146,7 @@ class TcpEndpoint final : public Endpoint {
   std::vector<uint8_t> out_;
   uint64_t out_begin_ = 0;
   uint64_t out_end_ = 0;
-  uint64_t room_refused_ = 0;          ///< bytes that the last send() found no room for
+  uint64_t room_refused_ = 0;          ///< bytes that send() found no room for
   std::vector<FrameHeader> internal_;  ///< own frames that found no room in the send buffer
   std::vector<Request> requests_;      ///< payloads to be sent, served in turn; the front one is being written
   std::vector<Sent> sent_;             ///< pushed, or fetched to the end; not yet taken

@@ -35,11 +35,11 @@ Result<bool> TcpEndpoint::send(const FrameHeader& header, const void* payload) {
   if (!flushInternal() || out_.size() - queued() < room) {
     flush();
     if (!flushInternal() || out_.size() - queued() < room) {
-      room_refused_ = room;
+      room_refused_ = std::max(room_refused_, room);
       return false;
     }
   }
-  room_refused_ = 0;
+  if (room >= room_refused_) room_refused_ = 0;
   if (is_offer) offers_.insert(header.cookie, header.address, header.length);
   if (is_push) {
     push(header, is_copied);

@@ -141,6 +141,7 @@ class VerbsEndpoint final : public Endpoint {
   uint64_t next_fetch_ = 1;
   uint32_t receives_owed_ = 0;
   uint32_t polls_ = 0;
+  bool is_refused_ = false;    ///< the last send() found no room
   bool has_news_ = false;      ///< completions came that no poll has acted on
   std::string port_note_;      ///< of the device's events, for errors
   bool said_goodbye_ = false;  ///< the peer did

@@ -195,7 +195,7 @@ bool VerbsEndpoint::prepareSleep(bool in_operation) {
   if (out_.unposted() > 0 || !internal_.empty()) flush();
   if (in_operation) probeIfSilent();
   // Who wants nothing but news is woken for what the peer marked; who has something to send, for room, too.
-  const Status armed = link_->arm(!in_operation && !wantsWrite());
+  const Status armed = link_->arm(!in_operation && !wantsWrite() && !is_refused_);
   if (!armed.isOk()) endWith(armed);
   reap();
   lookAround();

@@ -39,7 +39,8 @@ Result<bool> VerbsEndpoint::send(const FrameHeader& header, const void* payload)
     if (attempt > 0) flush();
     if (flushInternal()) place = out_.reserve(payload_bytes, is_urgent ? 0 : kReserveBytes);
   }
-  if (place == nullptr) return false;
+  is_refused_ = place == nullptr;
+  if (is_refused_) return false;
   if (is_offer) offers_.insert(header.cookie, header.address, header.length);
   std::memcpy(place, &header, sizeof header);
   if (payload_bytes > 0) std::memcpy(place + sizeof header, payload, payload_bytes);
