@@ -100,7 +100,8 @@ class Endpoint {
 
   /// Sleeping: a descriptor that becomes readable when there is something to poll...
   virtual int waitDescriptor() const = 0;
-  /// ...after this was called and returned true. False: there is something already; do not sleep.
+  /// ...after this was called and returned true. False: there is something already, or room for a send() that was
+  /// refused: do not sleep. Who was refused is woken for room, too.
   /// `in_operation`: wake for every frame. Else only control frames, goodbyes and the peer's end need to wake: messages
   /// of operations this side has not started can wait, and waking for them would cost both sides a system call a
   /// message.
