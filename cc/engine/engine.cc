@@ -323,8 +323,7 @@ bool Engine::progress() {
   }
   moved |= events_before != events_;
   if (active_) moved |= advanceActive();
-  const int64_t now = clock_.nowNs();
-  if (now >= next_tick_ns_) {
+  if (const int64_t now = clock_.nowNs(); now >= next_tick_ns_) {
     tick(now);
     if (active_) moved |= advanceActive();  // a verdict is acted on before anybody sleeps
   }
